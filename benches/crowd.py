@@ -20,8 +20,8 @@ from typing import Any
 
 from common import read_meanwhile
 from partywall import guard
-from partywall.guard.run import Kept
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.run import Kept
 from partywall.sandbox.lab import Counted, Lab, lab
 from partywall.study.promises.lab import policy
 

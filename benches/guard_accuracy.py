@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from common import arguments, conclude
 from disturbance import undisturbed
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import Class, htb, policy
 

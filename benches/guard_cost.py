@@ -32,9 +32,9 @@ from pathlib import Path
 from agents import Kernel, Resident, now_ns, rate
 from common import Parser, busy_cpu, conclude, interval_of_median, not_measured
 from partywall import guard
-from partywall.guard.run import keep
+from partywall.guard.document import Policy
+from partywall.guard.measure.run import keep
 from partywall.host.label import Label
-from partywall.model.policy import Policy
 from partywall.sandbox import reap, reaper
 from partywall.sandbox.lab import Lab, lab, sender, tc
 from partywall.study.promises.lab import policy

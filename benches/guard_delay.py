@@ -12,7 +12,7 @@ from typing import Any
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.sandbox.networks import NETNS
 from partywall.study.promises import delay

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Counted, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy

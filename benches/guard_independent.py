@@ -20,7 +20,7 @@ from typing import Any
 
 from common import arguments, conclude
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import policy
 

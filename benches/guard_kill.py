@@ -23,9 +23,9 @@ from typing import Any
 from common import arguments, conclude
 from partywall import guard
 from partywall.errors import TrialError
-from partywall.guard.left import owner, state
-from partywall.guard.run import keep
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.left import owner, state
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender, tc
 from partywall.study.promises.lab import policy
 

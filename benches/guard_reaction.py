@@ -28,7 +28,7 @@ from typing import Any
 
 from common import arguments, await_calm, conclude, interval_of_median, read_meanwhile, stolen_s
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Counted, Lab, lab, sender
 from partywall.study.promises.lab import policy
 

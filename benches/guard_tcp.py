@@ -35,7 +35,7 @@ from common import arguments, conclude, read_meanwhile
 from crowd import PAYLOAD, READ_EVERY_S, fullest
 from disturbance import undisturbed
 from partywall import guard
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy

@@ -39,7 +39,7 @@ from partywall.agent.inbox import Inbox
 from partywall.errors import AgentError, PartywallError
 from partywall.host.label import Label
 from partywall.trace.measure.tracing import Tracing
-from partywall.trace.record import Hop, TraceRequest
+from partywall.trace.request import Hop, TraceRequest
 
 MUTE = """
 import partywall.errors as errors

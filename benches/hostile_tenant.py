@@ -33,9 +33,9 @@ from common import arguments, conclude, in_parts
 from hostile import CANNOT
 from partywall import guard
 from partywall.errors import CapabilityError
-from partywall.guard.run import Kept
+from partywall.guard.document import Policy
+from partywall.guard.measure.run import Kept
 from partywall.host.label import Label
-from partywall.model.policy import Policy
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
 from partywall.study.promises.lab import policy
 

@@ -60,7 +60,7 @@ LATER = (
     "*load_record.py",
     "stats/prediction.py",
     "guard/change.py",
-    "guard/source.py",
+    "guard/measure/source.py",
     "host/nodes.py",
     "host/settings/smt.py",
     "load/availability.py",

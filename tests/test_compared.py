@@ -10,10 +10,10 @@ from partywall import kinds
 from partywall.cli import main
 from partywall.core.report.compared import Figure, figures_of
 from partywall.errors import UsageError
-from partywall.guard.run import Report
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.kinds.compared import merged, side_by_side
 from partywall.model.migration import Move, MoveFinding
-from partywall.store.guard import GuardDirectory
 from tests.test_kinds import BEGUN, MAKERS, ROW
 
 SHOWN = sorted(MAKERS.keys() - {*BEGUN, "consolidation", "migration"})
@@ -44,7 +44,7 @@ def test_the_same_record_twice_is_refused(tmp_path, monkeypatch, capsys, kind):
     assert "both are the same record" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("module", ["report.guard_view", "trace.report", "report.migration_view", "report.power_view"])
+@pytest.mark.parametrize("module", ["report.migration_view", "report.power_view"])
 def test_no_two_columns_of_a_kind_have_the_same_name(module):
     columns = importlib.import_module(f"partywall.{module}").COMPARED
     names = [name for column, (name, _) in columns.items() if column != "mean_watts"]

@@ -17,7 +17,8 @@ from partywall.core.capability import Options
 from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
-from partywall.guard.run import Report
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
@@ -27,13 +28,13 @@ from partywall.model.study import StudyRequest
 from partywall.plan import Topology, make
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
-from partywall.store.guard import GuardDirectory
 from partywall.store.migration import MigrationDirectory
 from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
-from partywall.trace.record import Delay, Hop, Missed, Start, Step, TraceDirectory, TraceRequest, Way
+from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way
 from partywall.trace.record import Report as TraceReport
+from partywall.trace.request import Hop, TraceRequest
 from partywall.watch.job import WatchJob
 from partywall.watch.record import Disk, Span, Use, WatchRecord
 from tests.blame.records import simulated
@@ -102,7 +103,7 @@ def run(path: Path) -> Record:
 def trace(path: Path) -> Record:
     hops = (Hop(name="a", interface="a"), Hop(name="b", interface="b"))
     request = TraceRequest(hops=hops, horizon_ns=10**8)
-    record = TraceDirectory.create(path, Start(asked=request, started="2026-01-01", wall_ns=1, version="1"), {})
+    record = TraceDirectory.begun(path, Start(asked=request, started="2026-01-01", wall_ns=1, version="1"), {})
     delay = Delay(histogram=((20, 1),), sum_ns=20, min_ns=20, max_ns=20)
     way = Way(steps=(Step(packets=1, bytes=100), Step(packets=1, bytes=100, delay=delay)), total=delay, delivered=1)
     hooks = (Missed(recorded=1),) * 2

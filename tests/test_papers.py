@@ -419,7 +419,8 @@ def test_the_command_of_a_row_is_one_that_the_command_line_takes(text):
         # `partywall load PLAN` is `partywall load run PLAN`.
         child = entry.get_command(click.Context(entry), arguments[0]) if arguments else None
         entry, arguments = (child, arguments[1:]) if child is not None else (entry.commands["run"], arguments)
-    context = click.Context(entry, info_name=name, **COMMANDS[name].settings or {})
+    own = COMMANDS[name]
+    context = click.Context(entry, info_name=name, **(own.settings if own else None) or {})
     entry.parse_args(context, list(arguments))
     if name == "study":
         given = context.params

@@ -12,13 +12,12 @@ from labs.papers.rows import PaperRows, command
 from partywall.core.report import figures
 from partywall.model.agreement import best_text, judge
 from partywall.model.paper import Measured, Number, Paper, PaperTable, Place
-from partywall.report.paper import measured_text, x_text
+from partywall.report.paper import SIMULATED, measured_text, x_text
 from partywall.study import isolation
 from partywall.units import counted
 
 WIDTH = 120
 """Characters in a line of prose."""
-SIMULATED = "S: the meter is simulated, so the value confirms nothing."
 NOTHING = "–"
 
 

@@ -24,7 +24,7 @@ from partywall.consolidate import load as clusters
 from partywall.core import here
 from partywall.core.capability import Capability, Options
 from partywall.core.document.decode import key_text
-from partywall.core.job import Job
+from partywall.core.job import Asked, Job
 from partywall.core.record import Record
 from partywall.errors import CapabilityError, Exit, PartywallError, Problem, TrialError, UsageError, parsed_above_zero
 from partywall.events import (
@@ -43,11 +43,11 @@ from partywall.events import (
     Started,
     silent,
 )
+from partywall.guard.capability import GuardJob, Guards
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
-from partywall.kinds.guard import GuardJob, Guards
-from partywall.kinds.journal import Journal
+from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.power import PowerJob, Powers
@@ -64,8 +64,6 @@ from partywall.power import profiles as power_profiles
 from partywall.run import stages
 from partywall.sandbox.measuring import alone, measuring
 from partywall.store import RunDirectory
-from partywall.trace.capability import TraceJob, Traces
-from partywall.trace.hops import ask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +103,6 @@ __all__ = [
     "run_migration",
     "run_scenario",
     "run_study",
-    "run_trace",
     "simulate_consolidation",
     "this_host",
 ]
@@ -249,14 +246,6 @@ def run_load(
         job = LoadJob(f"{loaded.plan.name} ({target})", compiled(loaded), loaded)
     options = replace(_options(out), memory_wait_ns=_wait_ns(wait_for_memory))
     return _measured(lambda emit: Loads().measure(job, options, emit), on_event)
-
-
-def run_trace(
-    hops: Sequence[str], *, for_: str, out: str | Path | None = None, on_event: Emit = silent, **only: Any
-) -> Result:
-    """Follows packets along interfaces. only: keywords of `partywall.trace.hops.ask`, such as protocol="tcp"."""
-    job = TraceJob(ask(list(hops), **only), _ns("for_", for_))
-    return _measured(lambda emit: Traces().measure(job, _options(out), emit), on_event)
 
 
 def run_migration(
@@ -408,41 +397,44 @@ def compare_runs(run: Result | str | Path, reference: Result | str | Path, *, to
 def functions() -> dict[str, Callable[..., Result]]:
     """The functions that are made from jobs, by name."""
     every = ((kinds.made(name), name) for name in registry.made())
-    return {
-        made.__name__: made
-        for capability, name in every
-        for job in capability.jobs
-        for made in [_made(capability, job, name)]
-    }
+    made = (_made(capability, job, name) for capability, name in every for job in capability.jobs)
+    return {each.__name__: each for each in made}
 
 
 def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> Callable[..., Result]:
-    """A function with the fields of a job as keywords."""
+    """A function with the fields of a job as keywords. Arguments of a command line may be given in place."""
     fields = {each.keyword: each for each in job.asked()}
+    signature = _signature(fields)
 
-    def call(*, out: str | Path | None = None, on_event: Emit = silent, **given: Any) -> Result:
-        if unknown := given.keys() - fields:
-            raise TypeError(f"{call.__name__}() got an unexpected keyword argument {min(unknown)!r}")
+    def call(*places: Any, **given: Any) -> Result:
+        given = signature.bind(*places, **given).arguments
+        options, on_event = _options(given.pop("out", None)), given.pop("on_event", silent)
         known = {fields[key].name: value for key, value in given.items() if value not in ("", None)}
-        wanted, options = job.parsed(known, lambda each: each.keyword), _options(out)
+        wanted = job.parsed(known, lambda each: each.keyword)
 
         def measure(emit: Emit) -> Record:
             record: Record = capability.begin(wanted, options, emit)
             return record
 
-        return _measured(measure, on_event) if capability.disturbs else _kept(measure(on_event))
+        return _measured(measure, on_event, capability.live) if capability.disturbs else _kept(measure(on_event))
 
     call.__name__ = call.__qualname__ = job.function or f"{job.verb or 'run'}_{name}"
     call.__doc__ = inspect.getdoc(job)
-    taken: dict[str, Any] = {
-        key: inspect.Parameter.empty if each.is_required else each.default for key, each in fields.items()
-    }
-    signature = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for key, default in (taken | {"out": None, "on_event": silent}).items()
-    ]
-    call.__signature__ = inspect.Signature(signature, return_annotation=Result)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _signature(fields: Mapping[str, Asked]) -> inspect.Signature:
+    in_place, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    none = inspect.Parameter.empty
+    every = [
+        *((key, in_place if each.option.metavar else by_name, none if each.is_required else each.default)
+          for key, each in fields.items()),
+        ("out", by_name, None),
+        ("on_event", by_name, silent),
+    ]  # fmt: skip
+    parameters = [inspect.Parameter(key, kind, default=default) for key, kind, default in every]
+    return inspect.Signature(parameters, return_annotation=Result)
 
 
 def print_event(event: Event) -> None:
@@ -454,8 +446,8 @@ def print_event(event: Event) -> None:
             print(f"about {units.format_duration(round(seconds) * 10**9)} left", flush=True)  # noqa: T201
 
 
-def _measured(measure: Callable[[Emit], Record | None], emit: Emit) -> Result:
-    journal, listeners = Journal(), Sinks()
+def _measured(measure: Callable[[Emit], Record | None], emit: Emit, live: Look = lambda _: None) -> Result:
+    journal, listeners = Journal(live), Sinks()
     listeners.add("the journal", journal)
 
     def heard(event: Event) -> None:

@@ -13,7 +13,7 @@ GROUP = "partywall.capabilities"
 OWN = {
     "run": "partywall.kinds.run:Runs",
     "load": "partywall.kinds.load:Loads",
-    "guard": "partywall.kinds.guard:Guards",
+    "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",
     "migration": "partywall.kinds.migration:Migrations",
     "power": "partywall.kinds.power:Powers",
@@ -22,7 +22,7 @@ OWN = {
     "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("watch", "blame")
+MADE = ("blame", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

@@ -10,8 +10,8 @@ import pytest
 import partywall
 from partywall import api
 from partywall.errors import UsageError
-from partywall.guard.run import Report
-from partywall.store.guard import GuardDirectory
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.web import records
 from partywall.web.jobs import Folder
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from partywall import guard
 from partywall.cli.guard import app
 from partywall.errors import UsageError
-from partywall.model.policy import Policy
-from partywall.store.guard import GuardDirectory
+from partywall.guard.document import Policy
+from partywall.guard.record import GuardDirectory
 from tests.guard.policy_corpus import replaced
 
 TEXT = """partywall_guard: 1

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from partywall import guard
 from partywall.cli import guard as cli
 from partywall.errors import UsageError
-from partywall.guard.resolve import VifPlace
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.resolve import VifPlace
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
 SWITCH, TENANTS = f"pwe{os.getpid() % 10000}s", [f"pwe{os.getpid() % 10000}{name}" for name in "ab"]

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from partywall import guard
-from partywall.guard.run import Kept
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.run import Kept
 from partywall.sandbox.lab import Lab, lab
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy

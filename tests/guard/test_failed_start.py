@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from partywall.errors import AgentError, TrialError
-from partywall.guard import run
+from partywall.guard.measure import run
 
 
 @pytest.mark.parametrize("fails", ["guard.remove", "write"])
@@ -60,3 +60,19 @@ def test_ctrl_c_during_the_start_leaves_no_hook(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run._start(kept, "edge", [])
     assert calls == ["guard.stop", ("removed", "edge", ("hook",))]
+
+
+def test_a_policy_that_was_replaced_is_kept_only_until_its_last_report(monkeypatch):
+    def flat(guarantee):
+        leaf = {"guarantee_bps": guarantee, "ceiling_bps": 9}
+        start = {"hooks": [], "leaves": [leaf], "pools": []}
+        return SimpleNamespace(start=start, leaves=["vm"], links=[None])
+
+    client = SimpleNamespace(call=lambda *_, **__: {"at_ns": 100})
+    monkeypatch.setattr(run, "_attached", lambda _: client)
+    kept = run.Kept(flat(1), SimpleNamespace())
+    kept.adjust(flat(2))
+    reports = [kept._report({"from_ns": at - 50, "at_ns": at, "rows": [{}], "pools": [], "notes": [],
+                             "round_ns_max": 0, "decide_ns_max": 0}) for at in (100, 150)]  # fmt: skip
+    assert [report.rows["vm"]["guarantee_bps"] for report in reports] == [1, 2]
+    assert kept._earlier == []

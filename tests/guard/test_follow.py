@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from partywall.errors import Problem, UsageError
-from partywall.guard import follow
-from partywall.guard.follow import Follower
-from partywall.guard.resolve import VifPlace
-from partywall.guard.run import Report
-from partywall.model.policy import Policy, Vif
+from partywall.guard.document import Policy, Vif
+from partywall.guard.measure import follow
+from partywall.guard.measure.follow import Follower
+from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.run import Report
 
 Where = dict[str, VifPlace | Exception]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from partywall import guard
+from partywall.guard.document import Policy
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.model.policy import Policy
 from partywall.run.stage import with_peer
 from partywall.sandbox import Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender

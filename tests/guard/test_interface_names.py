@@ -8,7 +8,7 @@ import pytest
 
 from partywall import guard
 from partywall.errors import UsageError
-from partywall.guard.resolve import places
+from partywall.guard.measure.resolve import places
 from partywall.sandbox.networks import own_name
 
 POLICY = """partywall_guard: 1

@@ -26,12 +26,12 @@ from partywall.core import control
 from partywall.core.capability import Options
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
-from partywall.guard.flatten import Flat
-from partywall.guard.follow import AGAIN_S
-from partywall.guard.resolve import VifPlace
-from partywall.guard.run import Kept, Report
-from partywall.kinds.guard import GuardJob, Guards
-from partywall.model.policy import Policy
+from partywall.guard.capability import GuardJob, Guards
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import Flat
+from partywall.guard.measure.follow import AGAIN_S
+from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.run import Kept, Report
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.testing import fake_host
 from tests.measured import measured

@@ -22,8 +22,8 @@ import pytest
 
 from partywall import guard
 from partywall.errors import AgentError, TrialError
-from partywall.guard.run import Kept, Report
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.run import Kept, Report
 from partywall.sandbox.lab import Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.guard import left
+from partywall.guard.measure import left
 from partywall.host.label import start_ticks
 
 OWN = "/proc/self/ns/net"

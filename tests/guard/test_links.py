@@ -17,14 +17,13 @@ from partywall import guard
 from partywall.cli.guard import _show_policy, _table
 from partywall.errors import UsageError
 from partywall.guard import prometheus
-from partywall.guard.flatten import Flat, flatten
-from partywall.guard.resolve import VifPlace
-from partywall.guard.run import Kept, Report
-from partywall.kinds.guard import Guards
-from partywall.model.policy import Policy
-from partywall.report import guard_view
+from partywall.guard.capability import Guards
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.run import Kept, Report
+from partywall.guard.record import GuardDirectory
 from partywall.sandbox.lab import Lab, lab, sender
-from partywall.store.guard import GuardDirectory
 from tests.guard.policy_corpus import replaced
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "two-links.yaml"
@@ -196,12 +195,12 @@ def test_the_page_the_figures_and_prometheus_show_the_link_of_each_vif(tmp_path:
     log.add(reported())
     log.settle()
     run = Guards().findings(log)
-    page = guard_view.render(run)
-    assert page is not None
+    files = Guards().files()
+    page = files.documents["html"][1](run)
     assert '<th scope="row">acme-right</th><td>right</td>' in page
     assert "acme-left on left" in page
-    assert {vif: figures["link"] for vif, figures in guard_view.figures(run)["vifs"].items()} == run.links
-    assert [row["link"] for row in guard_view.rows(run)] == ["left", "right", "right"]
+    assert {vif: figures["link"] for vif, figures in files.value(run)["vifs"].items()} == run.links
+    assert [row["link"] for row in files.rows(run)] == ["left", "right", "right"]
     totals = prometheus.Totals()
     totals.add(reported())
     text = prometheus.text("p", reported(), totals)

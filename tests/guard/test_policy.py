@@ -14,9 +14,9 @@ from rich.console import Console
 from partywall import guard, units
 from partywall.cli.guard import _show_policy
 from partywall.errors import CapabilityError, UsageError
-from partywall.guard.flatten import flatten
-from partywall.guard.resolve import VifPlace
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import VifPlace
 from tests.guard.policy_corpus import ALSO, BAD, GOOD
 
 WITHOUT_CLASSES = GOOD.replace(", service_class: silver}", "}")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partywall import units
-from partywall.model.policy import Ceilings, Flow, Link, Policy, Promise, ServiceClass, Total, Vif
+from partywall.guard.document import Ceilings, Flow, Link, Policy, Promise, ServiceClass, Total, Vif
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guard.md").read_text(encoding="utf-8")
 SECTIONS = {

@@ -17,14 +17,17 @@ from rich.console import Console
 from partywall import events, guard
 from partywall import study as studies
 from partywall.cli.guard import _View
-from partywall.errors import UsageError
-from partywall.guard.run import Report
-from partywall.kinds.guard import GuardJob, Guards
+from partywall.core.stats.estimate import Outcome
+from partywall.errors import Exit, UsageError
+from partywall.guard.capability import GuardJob, Guards
+from partywall.guard.findings import GuardRun
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
+from partywall.guard.report import figures_of, headline
 from partywall.model.agreement import judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
-from partywall.report import guard_view, study_page
-from partywall.store.guard import GuardDirectory
+from partywall.report import study_page
 from partywall.store.study import StudyDirectory
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
@@ -59,6 +62,11 @@ def logged(folder: Path) -> GuardDirectory:
     return log
 
 
+def page_of(run) -> str:
+    _, render = Guards().files().documents["html"]
+    return render(run)
+
+
 def test_a_series_is_read_back_as_it_was_written_and_put_into_parquet(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     log.settle()
@@ -78,13 +86,13 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
 
 def test_the_page_of_a_series_shows_every_vif_with_charts_of_those_that_sent(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
-    content = guard_view.render(Guards().findings(log))
+    content = page_of(Guards().findings(log))
     assert "Kept for 5 s: no problem was found" in content
     assert "vm&lt;1&gt;: repaired: it is there again" in content
     assert "vm<1>" not in re.sub(r"<script.*?</script>", "", content, flags=re.DOTALL)
-    assert content.count('data-chart="vif-0-') == 3
+    assert content.count('data-chart="vm&lt;1&gt;-') == 3
     assert "20 Mbit/s" in content
-    assert "1 more vifs, idle" in content
+    assert "1 more vif, idle" in content
 
 
 def cell(scenario: str, way: str, block: int, period_ns: int | None, chance: random.Random) -> Cell:
@@ -265,10 +273,12 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
     asked = load()
     plan = list(guard_study.plan(asked, asked.short, 3))
     assert [scenario for scenario, _ in plan] == ["1", "2", "2"]
-    for _, slots in plan:
+    on_host = len(asked.ways_of(virtual=False))
+    by_period = 1 + len(asked.ways_by_period) * len(asked.periods.every)
+    for (_, slots), ways in zip(plan, [on_host, on_host, by_period], strict=True):
         for block in range(asked.short.blocks):
             of_block = [(way, period) for way, at, period in slots if at == block]
-            assert len(set(of_block)) == len(of_block) in (5, 6)
+            assert len(set(of_block)) == len(of_block) == ways
     assert 60 < guard_study.duration_s(asked, asked.short) < 180
     in_guests = next(iter(guard_study.plan(asked, asked.short, 3, virtual=True)))[1]
     assert {way for way, _, _ in slots if way != "native"} < {way for way, _, _ in in_guests} == set(asked.ways)
@@ -278,7 +288,7 @@ def test_every_block_of_a_study_holds_every_way_once_and_the_time_is_told_before
 def test_a_series_has_figures_for_programs(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     log.settle()
-    found = guard_view.figures(Guards().findings(log))
+    found = figures_of(Guards().findings(log))
     assert (found["reports"], found["length_ns"]) == (5, 5 * SECOND)
     assert found["vifs"]["vm<1>"]["passed_bps"] == 20_000_000
     assert found["vifs"]["vm<1>"]["granted_pps"] is None
@@ -297,11 +307,10 @@ def test_a_change_of_the_policy_divides_the_report(tmp_path: Path) -> None:
     assert (first[0], second[0]) == (0, 2 * SECOND)
     assert [len(part.reports) for _, _, part in run.parts] == [2, 3]
     assert (first[2].mean("vm<1>", "passed_bps"), second[2].mean("vm<1>", "passed_bps")) == (5e6, 30e6)
-    page = guard_view.render(run)
-    assert page is not None
+    page = page_of(run)
     assert "Changes of the policy" in page
     assert "From 2.0 s" in page
-    figures = guard_view.figures(run)["policies"]
+    figures = figures_of(run)["policies"]
     assert [part["from_ns"] for part in figures] == [0, 2 * SECOND]
     assert figures[1]["vifs"]["vm<1>"]["passed_bps"] == 30e6
 
@@ -309,17 +318,29 @@ def test_a_change_of_the_policy_divides_the_report(tmp_path: Path) -> None:
 def test_a_guard_says_for_how_long_its_reports_were_lost(tmp_path: Path) -> None:
     run = Guards().findings(logged(tmp_path / "series"))
     assert run.unread_ns == 0
-    whole = guard_view.headline(run)
+    whole = headline(run)
     holed = replace(run, reports=[*run.reports[:2], *run.reports[3:]])
     assert holed.unread_ns == SECOND
-    assert guard_view.headline(holed) == f"{whole}; reports of 1 s were lost"
-    assert guard_view.figures(holed)["unread_ns"] == SECOND
+    assert headline(holed) == f"{whole}; reports of 1 s were lost"
+    assert figures_of(holed)["unread_ns"] == SECOND
+
+
+def test_a_guard_of_which_too_little_is_known_did_not_keep_its_policy_for_sure(tmp_path: Path) -> None:
+    quiet = [{**report, "notes": []} for report in Guards().findings(logged(tmp_path / "series")).reports]
+    run = GuardRun("run", quiet)
+    assert run.outcome is Outcome.HOLDS
+    holed = replace(run, reports=[*quiet[:2], *quiet[3:]])
+    assert holed.outcome is Outcome.INCONCLUSIVE
+    assert Guards().outcome(holed) == Exit.INCONCLUSIVE
+    assert replace(run, reports=[]).outcome is Outcome.INCONCLUSIVE
+    found = [*quiet[:-1], {**quiet[-1], "notes": [["vm", "exceeded", "above the ceiling"]]}]
+    assert replace(holed, reports=[*found[:2], *found[3:]]).outcome is Outcome.VIOLATED
 
 
 def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None:
     run = Guards().findings(logged(tmp_path / "series"))
     assert [(at_ns, changes) for at_ns, changes, _ in run.parts] == [(0, ())]
-    assert "Changes of the policy" not in (guard_view.render(run) or "")
+    assert "Changes of the policy" not in page_of(run)
 
 
 def test_each_vif_gets_a_sentence_with_what_it_got_while_it_sent_and_its_promise(
@@ -333,7 +354,7 @@ def test_each_vif_gets_a_sentence_with_what_it_got_while_it_sent_and_its_promise
         rows = {"A": a, "B": b, "C": c, "idle": row(0)}
         log.add(Report(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9}}, (), 0, 0))
     log.settle()
-    guard_view.show(Guards().findings(log), Console())
+    Guards().files().show(Guards().findings(log), Console())
     assert capsys.readouterr().out.splitlines()[1:] == [
         "A got 24 Mbit/s while it sent, for 2 s; guaranteed: 20 Mbit/s",
         "B got 4.8 Mbit/s while it sent, for 2 s; at most: 5 Mbit/s",
@@ -363,5 +384,5 @@ def test_the_last_table_of_a_guard_shows_means_of_the_run(capsys: pytest.Capture
 def test_the_findings_begin_with_a_headline_for_lists_of_records(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     log.settle()
-    guard_view.FILES.write(Guards().findings(log), tmp_path, ["json"])
+    Guards().files().write(Guards().findings(log), tmp_path, ["json"])
     assert summary(tmp_path)[0] == "Kept for 5 s: no problem was found"

@@ -12,9 +12,9 @@ import pytest
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError
 from partywall.guard import VifPlace, flatten
-from partywall.guard.flatten import Flat
-from partywall.guard.source import Inside, Source, differs
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import Flat
+from partywall.guard.measure.source import Inside, Source, differs
 
 PERIOD_NS = 1_000_000
 

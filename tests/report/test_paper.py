@@ -141,7 +141,7 @@ def test_a_place_without_any_loss_gets_a_verdict_too(native, guarded, likeness):
     dba = papers.load("dba-vm")
     points = [
         Measured(series=series, x="VM2", value=value, low=low, high=high)
-        for series, (value, low, high) in (("native", native), ("guard", guarded))
+        for series, (value, low, high) in (("native", native), ("published", guarded))
     ]
     verdict = judge(Beside(paper=dba, table=dba.table("fig 6 (loss)"), measured=tuple(points)))
     assert (len(verdict.pairs), verdict.likeness) == (1, likeness)
@@ -353,10 +353,10 @@ def test_statements_that_a_paper_does_not_make_are_marked_as_inferred():
 def test_numbers_that_a_paper_does_not_print_are_marked_as_inferred_or_as_bounds():
     dba = papers.load("dba-vm")
     assert dba.table("fig 2 (scenario 1)").values[Place("htb", "VM2")].inferred
-    assert dba.table("fig 5a (scenario 1)").values[Place("guard", "VM2")].inferred
-    assert dba.table("fig 5b").values[Place("guard", "VM1")].value == pytest.approx(9.1e3 / (64 * 8), rel=0.01)
-    assert dba.table("fig 5b").values[Place("guard", "VM3")].value == pytest.approx(22e3 / (64 * 8), rel=0.01)
-    assert dba.table("fig 6 (delay)").values[Place("guard", "VM2")].at_most == 1
+    assert dba.table("fig 5a (scenario 1)").values[Place("published", "VM2")].inferred
+    assert dba.table("fig 5b").values[Place("published", "VM1")].value == pytest.approx(9.1e3 / (64 * 8), rel=0.01)
+    assert dba.table("fig 5b").values[Place("published", "VM3")].value == pytest.approx(22e3 / (64 * 8), rel=0.01)
+    assert dba.table("fig 6 (delay)").values[Place("published", "VM2")].at_most == 1
     energy = papers.load("hyperv-quality").table("fig 3").values[Place("integer, no load", 25.0)]
     assert (energy.at_least, energy.at_most) == (25, 28)
 

@@ -1,5 +1,7 @@
 """The study of live migration: its file, and the paper's figures from moves whose truth is known."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from partywall import study
@@ -9,7 +11,8 @@ from partywall.model.migration import Bin, Move, MoveFinding, PassFinding, Respo
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
-from partywall.study.migration import findings
+from partywall.store.study import StudyDirectory
+from partywall.study.migration import findings, kind
 from partywall.study.migration.model import Bare
 from partywall.testing import fake_host
 
@@ -117,6 +120,55 @@ def test_a_move_that_did_not_end_is_a_note_and_no_point():
     assert list(findings.notes([lost])) == ["20-users, block 1: gave up: too slow"]
     paper = papers.load("migration-energy")
     assert findings.comparisons(shipped(), [lost], [], paper, emulated=False)[0].measured == ()
+
+
+def test_a_study_that_was_cut_off_goes_on_with_the_block_that_it_was_in(tmp_path, monkeypatch):
+    """Whole blocks stay; of the one that was cut off, no move does."""
+    carried = []
+
+    class Moves:
+        def __init__(self, plan, *_):
+            self.plan, self.block = plan, plan.seed - 1
+
+        about = dict
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def carry_out(self, _emit, take):
+            if self.block == 1 and carried.count(1) == 0:
+                carried.append(1)
+                take(SimpleNamespace(move=moved("20-users", 0).move, tables={}))
+                raise KeyboardInterrupt
+            carried.append(self.block)
+            for number, workload in enumerate(self.plan.workloads):
+                move = moved(workload, 0).move.model_copy(update={"number": number})
+                take(SimpleNamespace(move=move, tables={}))
+
+    monkeypatch.setattr(kind.series, "Series", Moves)
+    monkeypatch.setattr(kind.series, "prepare", lambda *_: None)
+    monkeypatch.setattr(kind.here, "check_free_memory", lambda *_: None)
+    monkeypatch.setattr(kind, "rate_of", lambda *_: 1.75e9)
+    monkeypatch.setattr(kind.binary, "find", lambda: tmp_path)
+    content = study.find("migration-energy").read_bytes()
+    directory = StudyDirectory.create(tmp_path / "made", content, StudyRequest(rounds=3), {})
+    studied = kind.MigrationStudy()
+
+    def measure():
+        studied.measure(shipped(), directory, fake_host(), tmp_path, lambda _: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        measure()
+    measure()
+    assert carried == [0, 1, 1, 2]
+    rows = studied.report(shipped(), directory).rows
+    assert sorted({row["block"] for row in rows}) == [0, 1, 2]
+    assert len(rows) == 3 * len(shipped().plan.workloads)
+    measure()
+    assert len(carried) == 4
 
 
 @pytest.mark.parametrize("requested", [{"backends": ("qemu",)}, {"parts": ("x",)}])

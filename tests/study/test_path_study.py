@@ -26,8 +26,9 @@ from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.testing import fake_host
 from partywall.trace.findings import findings
 from partywall.trace.measure.tracing import Present
-from partywall.trace.record import ClockBound, Hop, Missed, Report, Start, Step, TraceEvidence, Way
-from partywall.trace.record import TraceRequest as Hops
+from partywall.trace.record import ClockBound, Missed, Report, Start, Step, TraceEvidence, Way
+from partywall.trace.request import Hop
+from partywall.trace.request import TraceRequest as Hops
 from partywall.web.records import summary
 from tests.measured import fresh, measured
 

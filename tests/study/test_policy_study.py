@@ -93,8 +93,8 @@ def lost_of(lost: float, load: float, offered: float = 1.0) -> Rate:
 
 def test_losses_by_load_are_compared_with_those_natively_also_where_nothing_is_lost():
     (result,) = stats.comparisons(shipped(), lossy(), papers.load("dba-vm-shares"))
-    assert result.points[Place("guard", 0.9)].high == 0
-    assert result.points[Place("guard", 3.0)].value == pytest.approx(66.68, abs=0.01)
+    assert result.points[Place("published", 0.9)].high == 0
+    assert result.points[Place("published", 3.0)].value == pytest.approx(66.68, abs=0.01)
     assert judge(result).likeness == "same order"
     assert not result.why
 
@@ -102,13 +102,13 @@ def test_losses_by_load_are_compared_with_those_natively_also_where_nothing_is_l
 def test_two_losses_of_nothing_are_not_distinguished():
     (result,) = stats.comparisons(shipped(), lossy(**{"native_0.9": 0.0}), papers.load("dba-vm-shares"))
     pairs = {(pair.left, pair.right): pair.agreement for pair in judge(result).pairs if isinstance(pair, Pair)}
-    assert pairs[Place("guard", 0.9), Place("native", 0.9)] == "not distinguished"
-    assert pairs[Place("guard", 0.5), Place("native", 0.5)] == "as in the paper"
+    assert pairs[Place("published", 0.9), Place("native", 0.9)] == "not distinguished"
+    assert pairs[Place("published", 0.5), Place("native", 0.5)] == "as in the paper"
     assert judge(result).likeness == "not distinguished"
 
 
 def test_a_loss_below_the_promise_contradicts_the_bound():
-    (result,) = stats.comparisons(shipped(), lossy(**{"guard_0.9": 0.05}), papers.load("dba-vm-shares"))
+    (result,) = stats.comparisons(shipped(), lossy(**{"published_0.9": 0.05}), papers.load("dba-vm-shares"))
     assert judge(result).likeness == "differs"
 
 

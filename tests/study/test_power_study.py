@@ -41,8 +41,10 @@ def guest(idle, works, busy=1.0, blocks=3):
     return result
 
 
-def besides(points=(50, 72, 90, 100, 110), with_guest=None):
-    result = findings.comparisons(slots(points), with_guest or [], PAPER, papers.load("power-cervera"), ())
+def besides(points=(50, 72, 90, 100, 110), with_guest=None, *, simulated=False):
+    result = findings.comparisons(
+        slots(points), with_guest or [], PAPER, papers.load("power-cervera"), (), simulated=simulated
+    )
     return {each.table.id: each for each in result}
 
 
@@ -51,6 +53,12 @@ def test_the_shipped_study_is_read_and_every_table_is_measured():
     read = study.kind_of(file).read(file.read_bytes(), str(file))
     assert read.meter.startswith("simulated:")
     assert set(besides()) == {shown.id for shown in papers.load("power-cervera").exhibits}
+
+
+def test_every_point_of_a_simulated_meter_says_that_it_confirms_nothing():
+    finding = besides(simulated=True).values()
+    assert all(point.simulated for beside in finding for point in beside.measured)
+    assert {judge(beside).likeness for beside in finding} <= {Likeness.MODELLED, Likeness.MISSING}
 
 
 def test_all_mistakes_of_a_study_file_are_reported_at_once():

@@ -1,18 +1,7 @@
 """A trace as it would be stored, from a few figures."""
 
-from partywall.trace.record import (
-    Delay,
-    Flow,
-    Hop,
-    Missed,
-    Packet,
-    Report,
-    Start,
-    Step,
-    TraceEvidence,
-    TraceRequest,
-    Way,
-)
+from partywall.trace.record import Delay, Flow, Missed, Packet, Report, Start, Step, TraceEvidence, Way
+from partywall.trace.request import Hop, TraceRequest
 
 MS = 1_000_000
 

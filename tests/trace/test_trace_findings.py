@@ -13,9 +13,9 @@ from partywall.errors import Exit
 from partywall.trace.capability import Traces
 from partywall.trace.charts import all_charts
 from partywall.trace.findings import findings, quantiles
-from partywall.trace.measure.follow import _Log
+from partywall.trace.measure.follow import Log
 from partywall.trace.record import ClockBound, Delay, Missed, TraceDirectory, added_delays, merged
-from partywall.trace.report import render
+from partywall.trace.report import report as reported
 from tests.trace.synthetic_trace import NOTHING, PACKET, delay, evidence, forward, report
 
 
@@ -77,15 +77,15 @@ def test_the_whole_path_has_the_bound_of_the_clocks_at_its_ends():
 
 
 def test_the_cost_of_a_record_is_stored_and_shown_wherever_the_tracer_ran(tmp_path):
-    stored = TraceDirectory.create(tmp_path / "trace", evidence().start, {})
+    stored = TraceDirectory.begun(tmp_path / "trace", evidence().start, {})
     tracing = SimpleNamespace(record_ns=40, relays_record_ns={"vm": 900, "silent": None})
-    log = _Log(evidence().start, lambda _event: None)
-    log.open(stored, tracing)
+    log = Log(stored, lambda _event: None)
+    log.hooked(tracing)
     log.report(report())
-    log.end()
+    stored.end()
     result = findings(stored.evidence())
     assert (result.record_ns, result.relays_record_ns) == (40, {"vm": 900, "silent": None})
-    assert "s program, 900 ns on vm (without" in render(result, stored.evidence())
+    assert "s program, 900 ns on vm (without" in reported(result, stored.evidence()).notes[-1]
 
 
 def test_sampling_and_an_early_end_are_said():
@@ -204,7 +204,8 @@ def test_reports_add_up():
 
 
 def test_the_page_holds_every_figure_without_its_script():
-    page = render(findings(evidence()), evidence())
+    _, render = Traces().files().documents["html"]
+    page = render((findings(evidence()), evidence()))
     for text in ("2 (20 %)", "a/eth0 → va", "All hops were on one clock", "20 % of 10 packets lost", "<script>"):
         assert text in page, text
 
@@ -212,12 +213,12 @@ def test_the_page_holds_every_figure_without_its_script():
 def test_every_chart_can_be_drawn():
     drawn = all_charts(evidence())
     assert set(drawn) == {f"forward-{kind}" for kind in ("losses", "histogram", "percentiles", "time", "waterfall")}
-    for _, chart in drawn.values():
-        assert chart.to_dict(validate=True)
+    for _, draw in drawn.values():
+        assert draw().to_dict(validate=True)
 
 
 def test_the_waterfall_adds_up_to_the_whole_way():
-    rows = spec_of(all_charts(evidence())["forward-waterfall"][1])["data"]["values"]
+    rows = spec_of(all_charts(evidence())["forward-waterfall"][1]())["data"]["values"]
     assert [(row["step"], row["from_us"], row["to_us"]) for row in rows] == [
         ("a/eth0 → va", 0.0, 0.02),
         ("va → vm/eth0", 0.02, 0.05),

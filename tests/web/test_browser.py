@@ -11,8 +11,8 @@ import uvicorn
 from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException
 from selenium.webdriver.support.ui import WebDriverWait
 
+from partywall.guard.record import GuardDirectory
 from partywall.host.label import start_ticks
-from partywall.store.guard import GuardDirectory
 from partywall.web import app
 from partywall.web.jobs import Order, State
 from partywall.web.parts import REDRAWN

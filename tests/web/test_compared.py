@@ -1,6 +1,8 @@
 """Several records side by side on the page; runs are made by simulated hosts, whose effects are known."""
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from partywall.web.compared import RECORDS_MAX, several
 from tests.test_kinds import MAKERS
 from tests.web.web_site import record
 
+STUDY = Path(__file__).parents[1] / "golden" / "records" / "study-isolation"
 CONTENT = {
     "partywall": 1,
     "name": "simulated",
@@ -110,6 +113,18 @@ def test_a_comparison_writes_nothing_and_says_which_record_needs_a_report(folder
         run(folder, name, number, moves=0.5)
     lines = folder.root / "killed" / "pending" / "x~0.jsonl"
     lines.parent.mkdir(exist_ok=True)
+    lines.write_text('{"workload": "v", "slices": []}\n')
+    answer = viewer.get("/compare?record=killed&record=whole")
+    assert answer.status_code == 400
+    assert f"partywall report {folder.root / 'killed'}" in answer.text
+    assert lines.exists()
+
+
+def test_a_comparison_of_studies_writes_nothing_into_their_runs(folder, viewer):
+    for name in ("killed", "whole"):
+        shutil.copytree(STUDY, folder.root / name)
+    lines = folder.root / "killed" / "runs" / "cache" / "pending" / "x~0.jsonl"
+    lines.parent.mkdir()
     lines.write_text('{"workload": "v", "slices": []}\n')
     answer = viewer.get("/compare?record=killed&record=whole")
     assert answer.status_code == 400

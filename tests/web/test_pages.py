@@ -592,3 +592,26 @@ def test_pages_do_not_read_records_on_the_event_loop(page, folder, monkeypatch):
     for path in ("/", "/records/load-1", "/api/records/load-1", "/api/jobs", "/api/records"):
         assert page.get(path).status_code == 200, path
     assert loops == []
+
+
+def test_the_lines_of_a_journal_are_not_read_on_the_event_loop(tmp_path, monkeypatch):
+    (tmp_path / "journal.jsonl").write_text('{"at":1,"event":"note","text":"x"}\n')
+    read = []
+
+    def lines(file, offset):
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        read.append(offset)
+        return live.lines(file, offset)
+
+    monkeypatch.setattr(stream, "lines", lines)
+
+    async def first():
+        events = stream.events(tmp_path / "journal.jsonl", 0)
+        try:
+            return await anext(events)
+        finally:
+            await events.aclose()
+
+    assert b'"event": "note"' in asyncio.run(first())
+    assert read == [0]

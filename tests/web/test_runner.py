@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partywall.guard.document import Policy
+from partywall.guard.record import GuardDirectory
 from partywall.host.label import start_ticks
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
-from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
-from partywall.store.guard import GuardDirectory
 from partywall.web import deleted, documents, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want
@@ -318,7 +318,7 @@ def test_the_list_of_actions_is_short_and_fixed():
         {"shipped": "demo", "budget": "-x"},
         {"kind": "load", "url": "file:///etc/passwd"},
         {"kind": "load", "url": "--out=/etc"},
-        {"kind": "trace", "hops": ["--out=/tmp/x"], "duration": "1s"},
+        {"kind": "trace", "options": {"hops": ["--out=/tmp/x", "b"], "for_ns": "1s"}},
         {"kind": "exec"},
         {"command": "id"},
         {"out": "/etc"},

@@ -1,10 +1,12 @@
 """The parts of a watched page: who gets which, and when."""
 
 import asyncio
+import threading
 
 import pytest
 
 from partywall.web.shown import POLL_S, Feed, Part, Shown
+from tests.web.web_site import record
 
 
 def parts(**texts):
@@ -51,7 +53,7 @@ def watched(check):
 
     async def carry_out():
         journal = Journal()
-        feed = Feed(journal.look)
+        feed = Feed(journal.look, journal.look)
         with feed.watched():
             await check(journal, feed)
         await asyncio.sleep(0)
@@ -122,3 +124,46 @@ def test_a_part_whose_stamp_is_as_before_is_not_rendered_again():
     first = shown.version
     take(2, "a")
     assert (rendered, shown.after(first)[1]) == (["a", "a"], {})
+
+
+def test_the_first_look_is_not_on_the_event_loop_and_a_busy_page_holds_up_nobody():
+    """The first look reads all of a journal. Later ones would wait for another thread that does so."""
+    journal, free = Journal(), threading.Event()
+
+    def first():
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return journal.look()
+
+    async def carry_out():
+        feed = Feed(first, lambda: journal.look() if free.is_set() else None)
+        with feed.watched():
+            version, parts = await feed.after(0, 5.0)
+            assert parts == {"figures": "0"}
+            journal.text = "1"
+            assert await feed.after(version, 3 * POLL_S) == (version, {})
+            free.set()
+            assert (await feed.after(version, 5.0))[1] == {"figures": "1"}
+
+    asyncio.run(carry_out())
+
+
+def test_a_page_that_another_thread_renders_is_not_waited_for(server, folder):
+    record(folder, "load-1")
+    assert server.look_unless_busy("load-1") is not None
+    held, done = threading.Event(), threading.Event()
+
+    def render():
+        with server._lock:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=render)
+    thread.start()
+    try:
+        assert held.wait(10)
+        assert server.look_unless_busy("load-1") is None
+    finally:
+        done.set()
+        thread.join()
+    assert server.look_unless_busy("load-1") is not None

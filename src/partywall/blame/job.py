@@ -58,10 +58,10 @@ class BlameJob(Job):
             metavar="SUSPECT...",
         ),
     ] = ()
-    victim: Annotated[str, Option("A command to start. Each line that it prints is one unit of work.", local=True)] = ""
+    victim: Annotated[str, Option("A command to start. Each line that it prints is one unit of work.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
     group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
-    log: Annotated[str, Option("A log to follow. Each new line is one request.", local=True)] = ""
+    log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
     latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
     lever: Annotated[
         Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")

@@ -51,9 +51,7 @@ COMMANDS: dict[str, Command | None] = {
     ),
     "load": Command("load:app", "Put a service under load with virtual users."),
     "guard": Command("guard:app", "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept."),
-    "trace": Command(
-        "trace:trace", "Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."
-    ),
+    "trace": None,
     "watch": None,
     "blame": None,
     "migrate": Command(

@@ -28,6 +28,7 @@ MARKS = (
     "power.json",
     "consolidation.json",
     "watch.json",
+    "blame.json",
     "study.json",
 )
 """The files that identify a record, as in `partywall.kinds`. A test compares the two."""

@@ -28,14 +28,14 @@ from partywall.core.here import check_hooks
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Event, Note, reports
 from partywall.guard import prometheus
-from partywall.guard.flatten import RECEIVES, on_link
-from partywall.guard.left import owner
-from partywall.guard.run import Report
+from partywall.guard.capability import KEEPS, GuardJob, Guards
+from partywall.guard.document import Link, Policy, Promise, Total, Vif
+from partywall.guard.findings import Means
+from partywall.guard.measure.flatten import RECEIVES, on_link
+from partywall.guard.measure.left import owner
+from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardDirectory
 from partywall.host.label import state_root
-from partywall.kinds.guard import KEEPS, GuardJob, Guards
-from partywall.model.guard_run import Means
-from partywall.model.policy import Link, Policy, Promise, Total, Vif
-from partywall.store.guard import GuardDirectory
 
 app = group(
     "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept.\n\n"
@@ -85,8 +85,9 @@ def run(
 ) -> int:
     """Enforce a policy until Ctrl-C, with a live table. Afterwards the host is as before.
 
-    Exit code: 0 no problem was found; 1 traffic bypassed a hook, a ceiling was exceeded or a hook was lost; 5
-    guarantees were kept, but --out or --prometheus could not be written until the end.
+    Exit code: 0 no problem was found; 1 traffic bypassed a hook, a ceiling was exceeded or a hook was lost; 3 no
+    problem was found, but reports were lost; 5 guarantees were kept, but --out or --prometheus could not be written
+    until the end.
     """
     if prometheus_file is not None:
         check_metrics_file(prometheus_file)
@@ -236,7 +237,7 @@ class _View:
 
     def show_result(self) -> None:
         """Shows what each vif got, for a guard without a record."""
-        from partywall.report.guard_view import got  # noqa: PLC0415 - what draws is slow to import
+        from partywall.guard.report import got  # noqa: PLC0415 - what draws is slow to import
 
         for said in got(self._means):
             self._console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -18,7 +18,7 @@ from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 
 if TYPE_CHECKING:
-    from partywall.core.report.files import Files
+    from partywall.core.report.files import Document, Files
     from partywall.core.report.value import Report
 
 J_contra = TypeVar("J_contra", contravariant=True)
@@ -137,15 +137,19 @@ class Capability(ABC, Generic[J, JR, F]):
         instead = "" if self.cannot_resume else f", or continue it: {self.record.MADE_BY} --resume {path}"
         record = self.record.create(path, job, options.host.facts, instead)
         with record.exclusive():
-            self._carry_out(record, options, emit)
+            try:
+                self._carry_out(record, job, options, emit)
+            except Exception:
+                record.drop_if_bare()
+                raise
         return record
 
-    def _carry_out(self, record: JR, options: Options, emit: Emit) -> None:
+    def _carry_out(self, record: JR, job: Job, options: Options, emit: Emit) -> None:
         emit(Started(record.path))
         try:
             self.measure(record, options, emit)
         except KeyboardInterrupt:
-            if record.job.ends:
+            if job.ends:
                 raise
         record.end()
 
@@ -162,7 +166,7 @@ class Capability(ABC, Generic[J, JR, F]):
             if record.is_ended:
                 finished(record, emit)
             else:
-                self._carry_out(record, options, emit)
+                self._carry_out(record, record.job, options, emit)
 
     def outcome(self, findings: F) -> Exit:
         """The exit code for the findings."""
@@ -172,7 +176,11 @@ class Capability(ABC, Generic[J, JR, F]):
         """The report in its formats."""
         from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
 
-        return rendered.files(self.name, self.rows, self.report)
+        return rendered.files(self.name, self.rows, self.report, self.documents())
+
+    def documents(self) -> Mapping[str, Document[F]]:
+        """Further files of a report, by format: a name, and what makes the content. They are written by default."""
+        return {}
 
 
 class Kind(Protocol[J_contra, R, F]):

@@ -34,8 +34,8 @@ class Option:
     """How a field is asked for. The field's type parses and checks the value.
 
     flag: such as `--for`; by default, the field's name. example: for a message about a wrong value. metavar: the name
-    of a positional argument. keyword: the name of the Python keyword, by default that of the flag. local: the value
-    names a file or command of this host, so that a browser may not give it.
+    of a positional argument. keyword: the name of the Python keyword, by default that of the flag. page: the pattern of
+    the values that a browser may give; empty if it may give none, because they name files or commands of this host.
     """
 
     help: str
@@ -43,7 +43,7 @@ class Option:
     example: str = ""
     metavar: str = ""
     keyword: str = ""
-    local: bool = False
+    page: str = ".*"
 
 
 @dataclass(frozen=True)

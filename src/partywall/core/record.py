@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -278,6 +279,11 @@ class JobRecord(Record, Generic[J]):
     def end(self) -> None:
         """Writes that the job came to its end."""
         self.append_line(json.dumps({"kind": "ended"}))
+
+    def drop_if_bare(self) -> None:
+        """Removes the directory if it has no line: a job that cannot start leaves none."""
+        if not (self.path / self.LINES).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def settle(self) -> None:
         """Writes the tables, if there are newer lines."""

@@ -4,14 +4,14 @@
 """
 
 from partywall.guard.change import changes, refuse
-from partywall.guard.ends import beside_hooks, check_sides, check_sides_here
-from partywall.guard.flatten import Flat, flatten
-from partywall.guard.follow import Follower
-from partywall.guard.left import reap
-from partywall.guard.load import load, loads
-from partywall.guard.resolve import VifPlace, places, resolve, resolve_links
-from partywall.guard.run import Report, keep, remove
-from partywall.guard.source import AtSource
+from partywall.guard.check import load, loads
+from partywall.guard.measure.ends import beside_hooks, check_sides, check_sides_here
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.follow import Follower
+from partywall.guard.measure.left import reap
+from partywall.guard.measure.resolve import VifPlace, places, resolve, resolve_links
+from partywall.guard.measure.run import Report, keep, remove
+from partywall.guard.measure.source import AtSource
 
 __all__ = [
     "AtSource",

@@ -8,7 +8,7 @@ from typing import Any
 from partywall import units
 from partywall.core.document.decode import decode
 from partywall.errors import Problem, UsageError
-from partywall.model.policy import ONLY_LINK, Policy, Vif, link_path
+from partywall.guard.document import ONLY_LINK, Policy, Vif, link_path
 
 RESTART = "start the guard with the changed policy again: it replaces the hooks without a gap"
 PLACE = ("interface", "namespace", "domain", "tap", "sandbox", "side", "excess", "source")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partywall.core.report.prometheus import family
-from partywall.guard.run import Report
+from partywall.guard.measure.run import Report
 
 GAUGES = {
     "offered_bps": ("offered_bits_per_second", "Bits a second that reached the hook."),

@@ -15,7 +15,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Any, Self
 
 from partywall.core.report import value
@@ -28,8 +28,6 @@ from partywall.plain import plain
 FILE = "journal.jsonl"
 Look = Callable[[Any], value.Report | None]
 INTERRUPTED = 130
-SLOWEST = 5
-"""The number of slowest packets in a trace's line, for each direction."""
 BEFORE_MAX = 1000
 """The most events kept before there is a record."""
 
@@ -162,8 +160,6 @@ def _report(event: Report) -> dict[str, Any] | None:
         return {"of": "guard", "rows": report.rows, "notes": [list(note) for note in report.notes]}
     if hasattr(report, "move"):
         return {"of": "migration", "move": _move(report)}
-    if hasattr(event.so_far, "reports"):
-        return {"of": "trace"} | _trace(event.so_far)
     return {"of": "other", "text": str(report)[:500]}
 
 
@@ -172,25 +168,3 @@ def _move(seen: Any) -> str:
     from partywall.stats.migration import move_finding  # noqa: PLC0415
 
     return line(move_finding(seen.move, seen.tables))
-
-
-def _trace(whole: Any) -> dict[str, Any]:
-    from partywall.trace.findings import findings  # noqa: PLC0415 - slow to import
-
-    measured = findings(whole)
-    ways = [plain(way) | {"slowest": list(_slowest(whole, number))} for number, way in enumerate(measured.ways)]
-    return {"headline": measured.headline, "ways": ways}
-
-
-def _slowest(whole: Any, way: int) -> Iterator[dict[str, Any]]:
-    """The slowest packets of one direction so far: when each passed the first hop, its flow, and its delays."""
-    (report,) = whole.reports
-    flows = {flow.flow: str(flow) for flow in report.flows}
-    for packet in report.ways[way].slowest[:SLOWEST]:
-        yield {
-            "at_s": round((packet.at_ns[0] - report.start_ns) / 1e9, 3) if packet.at_ns[0] is not None else None,
-            "flow": flows.get(packet.flow, ""),
-            "bytes": packet.length,
-            "total_ns": packet.total_ns,
-            "delays_ns": packet.delays_ns,
-        }

@@ -63,6 +63,8 @@ PEER_PORT = 9000
 DISK_FILE = "/var/tmp/partywall-verify"  # noqa: S108 - in the guest
 SLICE_NS = 20_000_000
 ANSWERS_S = 10.0
+STARTS_S = 120.0
+"""A kernel fills its working set before it starts, which takes an emulated guest a minute for hundreds of megabytes."""
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 CALM_S = 2.0
 COLLECT_S = 0.2
@@ -344,6 +346,7 @@ class Series:
             work = {"kernel": {"name": activity.kernel, "params": activity.params}}
             self._call(
                 "workload.start",
+                timeout_s=STARTS_S,
                 id=WORK_ID, work=work, pace="flat_out", threads=activity.threads, slice_ns=SLICE_NS, work_dir="/work",
             )  # fmt: skip
         self._heard.forget(WORK_ID)
@@ -419,8 +422,8 @@ class Series:
         work = {"command": {"argv": list(argv)}}
         self._call("workload.start", id=workload, work=work, pace="flat_out", work_dir="/work")
 
-    def _call(self, method: str, **params: Any) -> Any:
-        return self._session.client(NAME).call(method, timeout_s=ANSWERS_S, **params)
+    def _call(self, method: str, *, timeout_s: float = ANSWERS_S, **params: Any) -> Any:
+        return self._session.client(NAME).call(method, timeout_s=timeout_s, **params)
 
     def _take(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         """Collects what the guest sends for a time. TrialError if what answers the clients ends."""

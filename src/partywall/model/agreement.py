@@ -118,6 +118,7 @@ class Likeness(StrEnum):
     UNTOLD = "not distinguished"
     MISSING = "not measured"
     UNSTATED = "nothing to compare"
+    MODELLED = "only modelled"
 
 
 class Verdict(NamedTuple):
@@ -135,13 +136,15 @@ def judge(beside: Beside) -> Verdict:
     same order: all comparisons agree, stated sizes and bounds included. same direction: all main ones agree in
     direction: claims, bounds, trends over a whole series, and series against each other at their end. differs: a main
     one contradicts the paper. not distinguished: our intervals are too wide. nothing to compare: no number
-    or statement of the paper is known.
+    or statement of the paper is known. only modelled: the meter is simulated, so that it confirms and contradicts
+    nothing.
     """
     if beside.measured and not beside.table.has_statements:
         return Verdict(Likeness.UNSTATED, "no number or statement of the paper to compare with", (), None)
     pairs: tuple[Comparison, ...] = (*_claims(beside), *_bounds(beside), *_numbers(beside))
     count = {agreement: [p for p in pairs if p.agreement is agreement] for agreement in Agreement}
-    likeness = _likeness(pairs, count)
+    simulated = any(point.simulated for point in beside.measured)
+    likeness = Likeness.MODELLED if pairs and simulated else _likeness(pairs, count)
     return Verdict(likeness, _reason(pairs, count), pairs, _scale(beside))
 
 

@@ -32,6 +32,7 @@ STYLES = {
     Likeness.UNTOLD: "magenta",
     Likeness.MISSING: "dim",
     Likeness.UNSTATED: "dim",
+    Likeness.MODELLED: "dim",
 }
 BADGES = {
     Likeness.SAME_ORDER: ("✓", "holds"),
@@ -40,6 +41,7 @@ BADGES = {
     Likeness.UNTOLD: ("?", "inconclusive"),
     Likeness.MISSING: ("–", "none"),
     Likeness.UNSTATED: ("–", "none"),
+    Likeness.MODELLED: ("–", "none"),
 }
 WIDE_FROM = 200
 """An axis whose numbers span more than this factor is logarithmic."""
@@ -77,6 +79,9 @@ def columns(beside: Beside) -> list[str]:
 def records(beside: Beside) -> list[Beside]:
     """The table or figure as this record has it, and the other record, if one is shown beside it."""
     return [beside, beside.other] if beside.other else [beside]
+
+
+SIMULATED = "S: the meter is simulated, so the value confirms nothing."
 
 
 def measured_text(point: Measured) -> str:
@@ -155,9 +160,15 @@ def parts(comparisons: Sequence[Beside]) -> Iterator[RenderableType]:
         yield Text(f"\nBeside {cite}", style="bold")
     shared = common(comparisons)
     yield from (Text(f"differs here: {text}", style="dim") for text in shared)
-    if any(point.emulated for beside in comparisons for point in beside.measured):
-        yield Text(figures.EMULATED, style="dim")
+    yield from (Text(text, style="dim") for text in legend(comparisons))
     yield from (_group(beside, shared) for beside in comparisons)
+
+
+def legend(comparisons: Sequence[Beside]) -> list[str]:
+    """The meaning of the marks that occur."""
+    points = [point for beside in comparisons for point in beside.measured]
+    emulated = [figures.EMULATED] if any(point.emulated for point in points) else []
+    return emulated + ([SIMULATED] if any(point.simulated for point in points) else [])
 
 
 def common(comparisons: Sequence[Beside]) -> list[str]:
@@ -364,7 +375,7 @@ def section(comparisons: Sequence[Beside], specs: dict[str, Any]) -> Markup:
         rows=rows,
         columns=columns,
         others=_others,
-        emulated=figures.EMULATED,
+        legend=legend,
         claim=claim_text,
         verdict_text=verdict_text,
         reasons=reasons,

@@ -1,1 +1,1 @@
-"""Follows packets from hop to hop: where they are lost, and where they wait. `hops` parses the command line."""
+"""Follow packets along a path of interfaces: delay, loss and reordering from hop to hop."""

@@ -1,61 +1,57 @@
-"""Traces: where between the hops of a path packets are delayed or lost."""
+"""The capability: a path is traced, and what was seen of it is derived and reported."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from partywall.core import here
-from partywall.core.capability import NeverContinued, Options, Outline
-from partywall.errors import Exit
+from partywall.core.capability import Capability, Options, Outline
 from partywall.events import Emit, Left
-from partywall.trace.measure.follow import trace_while
+from partywall.trace.job import TraceJob
+from partywall.trace.measure.follow import follow
 from partywall.trace.measure.tracing import Tracing
-from partywall.trace.record import TraceDirectory, TraceEvidence, TraceFindings, TraceRequest
+from partywall.trace.record import TraceDirectory, TraceEvidence, TraceFindings
 
 if TYPE_CHECKING:
-    from partywall.core.report.files import Files
+    from partywall.core.report.files import Document
+    from partywall.core.report.value import Report
 
 Derived = tuple[TraceFindings, TraceEvidence]
 
 
-@dataclass(frozen=True)
-class TraceJob:
-    """A path to be traced. duration_ns: the duration; None until Ctrl-C."""
+class Traces(Capability[TraceJob, TraceDirectory, Derived]):
+    """Traces of packets from hop to hop."""
 
-    request: TraceRequest
-    duration_ns: int | None = None
-
-
-class Traces(NeverContinued):
-    record = TraceDirectory
-    why_not = "packets that passed meanwhile are lost"
+    jobs, record = (TraceJob,), TraceDirectory
+    rows, doing, keeps = "steps", "tracing", "the trace goes on"
+    cannot_resume = "packets that passed meanwhile are lost"
 
     def outline(self, job: TraceJob, options: Options) -> Outline:
         del options
-        hops = " → ".join(hop.name for hop in job.request.hops)
-        return Outline((f"trace of {hops}",), (job.duration_ns or 0) / 1e9)
+        return Outline((f"trace of {' → '.join(job.hops)}",), (job.for_ns or 0) / 1e9)
 
     def check(self, job: TraceJob, options: Options) -> None:
         del options
         if any(hop.agent is None for hop in job.request.hops):
             here.check_hooks("a trace")
 
-    def measure(self, job: TraceJob, options: Options, emit: Emit) -> TraceDirectory:
+    def measure(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
         """Traces until the time is up or Ctrl-C, the normal end of a trace without a duration."""
-        self.check(job, options)
+        del options
+        for_ns = record.start.for_ns
 
-        def watch(tracing: Tracing) -> None:
+        def pump(tracing: Tracing) -> None:
             begun_ns = time.monotonic_ns()
             with contextlib.suppress(KeyboardInterrupt):
-                while (spent_ns := time.monotonic_ns() - begun_ns) < (job.duration_ns or spent_ns + 1):
-                    if job.duration_ns is not None:
-                        emit(Left((job.duration_ns - spent_ns) / 1e9))
+                while (spent_ns := time.monotonic_ns() - begun_ns) < (for_ns or spent_ns + 1):
+                    if for_ns is not None:
+                        emit(Left((for_ns - spent_ns) / 1e9))
                     tracing.pump(0.25)
 
-        return trace_while(job.request, options.out, options.host.facts, watch, emit)
+        follow(record, pump, emit)
 
     def findings(self, record: TraceDirectory) -> Derived:
         from partywall.trace.findings import findings  # noqa: PLC0415 - slow to import
@@ -63,11 +59,17 @@ class Traces(NeverContinued):
         evidence = record.evidence()
         return findings(evidence), evidence
 
-    def outcome(self, findings: Derived) -> Exit:
-        seen = any(way.sent for way in findings[0].ways)
-        return Exit.HOLDS if seen and not findings[0].order else Exit.INCONCLUSIVE
+    def report(self, findings: Derived) -> Report:
+        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
 
-    def files(self) -> Files[Derived]:
-        from partywall.trace.report import FILES  # noqa: PLC0415 - what draws is slow to import
+        return report.report(*findings)
 
-        return FILES
+    def live(self, seen: Any) -> Report:
+        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
+
+        return report.live(seen)
+
+    def documents(self) -> Mapping[str, Document[Derived]]:
+        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
+
+        return {"pcapng": ("packets.pcapng", lambda trace: report.packets(trace[1]))}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -11,7 +12,8 @@ import altair as alt
 from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart, inlined, slower
 from partywall.core.report.latency import quantiles, tail_shares
 from partywall.core.stats.histogram import bucket_bounds
-from partywall.trace.record import WAYS, Delay, Packet, Report, TraceEvidence, merged
+from partywall.trace.record import Delay, Packet, Report, TraceEvidence, merged
+from partywall.trace.request import WAYS
 
 Rows = list[dict[str, Any]]
 # A histogram is drawn in eighths of a doubling. The agent's buckets are finer than a page can show.
@@ -187,24 +189,25 @@ def _pieces(
         }
 
 
-def all_charts(evidence: TraceEvidence) -> dict[str, tuple[str, AnyChart]]:
-    """Every chart that has something to draw: identity → (title, chart)."""
+def all_charts(evidence: TraceEvidence) -> dict[str, tuple[str, Callable[[], AnyChart]]]:
+    """Every chart that has something to draw: identity → (title, what draws it)."""
     if not evidence.reports:
         return {}
     whole = merged(evidence.reports)
-    charts: dict[str, tuple[str, AnyChart]] = {}
+    charts: dict[str, tuple[str, Callable[[], AnyChart]]] = {}
     for way in range(1 if evidence.start.asked.one_way else len(WAYS)):
         name = WAYS[way]
         if not whole.ways[way].steps[0].packets:
             continue
         if any(step.lost or step.reordered or step.duplicates for step in whole.ways[way].steps):
-            charts[f"{name}-losses"] = ("Lost, reordered and duplicated, by hop", losses(evidence, whole, way))
+            draw = partial(losses, evidence, whole, way)
+            charts[f"{name}-losses"] = ("Lost, reordered and duplicated, by hop", draw)
         if not any(delay.count for _, delay in steps(evidence, whole, way)):
             continue
         charts |= {
-            f"{name}-histogram": ("Delay by hop", histogram(evidence, whole, way)),
-            f"{name}-percentiles": ("Delay by percentile", percentiles(evidence, whole, way)),
-            f"{name}-time": ("Delay over time", over_time(evidence, way)),
-            f"{name}-waterfall": ("The slowest packets", waterfall(evidence, whole, way)),
+            f"{name}-histogram": ("Delay by hop", partial(histogram, evidence, whole, way)),
+            f"{name}-percentiles": ("Delay by percentile", partial(percentiles, evidence, whole, way)),
+            f"{name}-time": ("Delay over time", partial(over_time, evidence, way)),
+            f"{name}-waterfall": ("The slowest packets", partial(waterfall, evidence, whole, way)),
         }
     return charts

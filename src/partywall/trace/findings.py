@@ -15,22 +15,20 @@ from partywall import units
 from partywall.core.report.wording import fits
 from partywall.core.stats.histogram import Histogram, bucket_bounds
 from partywall.trace.record import (
-    WAYS,
     ClockBound,
     Delay,
-    Hop,
     HopFinding,
     Missed,
     Report,
     Step,
     TraceEvidence,
     TraceFindings,
-    TraceRequest,
     Way,
     WayFinding,
     counted,
     merged,
 )
+from partywall.trace.request import WAYS, Hop, TraceRequest
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 # A percentile needs several packets beyond it.

@@ -12,7 +12,7 @@ from partywall import units
 from partywall.agent.commands import commands
 from partywall.core.document.formats import refuse_document
 from partywall.errors import Problem, UsageError
-from partywall.trace.record import HOPS_MOST, PROTOCOLS, End, Hook, Hop, Only, TraceRequest, Translation
+from partywall.trace.request import HOPS_MOST, PROTOCOLS, End, Hook, Hop, Only, TraceRequest, Translation
 
 EXAMPLE = "write for example eth0, br0:in, web/eth0 or /proc/123/ns/net/eth0"
 HORIZON_MOST_NS = 4_000_000_000

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from partywall import __version__
-from partywall.trace.record import PROTOCOLS, WAYS, Flow, Packet, Report, TraceRequest
+from partywall.trace.record import Flow, Packet, Report
+from partywall.trace.request import PROTOCOLS, WAYS, TraceRequest
 from partywall.units import format_duration
 
 SECTION, INTERFACE, PACKET = 0x0A0D0D0A, 1, 6

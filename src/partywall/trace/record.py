@@ -6,91 +6,25 @@ direction (`Way.steps`, `Packet.at_ns`): backward packets pass the last hop firs
 
 from __future__ import annotations
 
+import datetime
 import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from partywall.core.record import Record, decode, first_line
+from partywall import __version__
+from partywall.core.record import JobRecord, decode, first_line
 from partywall.core.stats.histogram import Histogram
-
-Hook = Literal["in", "out"]
-WAYS = ("forward", "backward")
-PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58}
-HOPS_MOST = 8
+from partywall.trace.job import TraceJob
+from partywall.trace.request import PROTOCOLS, Frozen, Hook, TraceRequest
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Hop(_Frozen):
-    """One place on the path.
-
-    agent: the agent that traces it if not this host's; namespace: a name, a process ID or a path.
-    """
-
-    name: str
-    interface: str
-    agent: str | None = None
-    namespace: str | None = None
-    hook: Hook | None = None
-
-
-class End(_Frozen):
-    """An address, with a port if it matters."""
-
-    address: str
-    port: int | None = None
-
-
-class Translation(_Frozen):
-    """NAT on the path: the outside address at some hops is the inside one at others."""
-
-    outside: End
-    inside: End
-
-
-class Only(_Frozen):
-    """Which packets to trace; all if empty."""
-
-    protocol: int | None = None
-    port: int | None = None
-    address: str | None = None
-
-
-class TraceRequest(_Frozen):
-    """What to trace.
-
-    budget: share of the host's CPU time; one_in: one packet in this many is recorded, the others are counted; agents:
-    command lines of agents elsewhere, by name.
-    """
-
-    hops: tuple[Hop, ...]
-    horizon_ns: int
-    budget: float | None = None
-    one_in: int = 1
-    only: Only = Only()
-    translations: tuple[Translation, ...] = ()
-    packets: int = 2000
-    agents: dict[str, tuple[str, ...]] = {}
-
-    @property
-    def one_way(self) -> bool:
-        """True if a hop names its hook: then only forward packets are traced."""
-        return any(hop.hook for hop in self.hops)
-
-    def names(self, way: int) -> tuple[str, ...]:
-        """The hops in the order in which packets of a direction pass them."""
-        names = tuple(hop.name for hop in self.hops)
-        return names if way == 0 else names[::-1]
-
-
-class Delay(_Frozen):
+class Delay(Frozen):
     """Times between two places. Negative ones, from clock errors or a wrong order, are not in the histogram."""
 
     histogram: tuple[tuple[int, int], ...] = ()
@@ -114,7 +48,7 @@ class Delay(_Frozen):
         return sum(count for _, count in self.histogram)
 
 
-class Step(_Frozen):
+class Step(Frozen):
     """What happened between the previous hop and this one."""
 
     packets: int = 0
@@ -128,7 +62,7 @@ class Step(_Frozen):
     delay: Delay = Delay()
 
 
-class Packet(_Frozen):
+class Packet(Frozen):
     """One packet: its time at each hop, in order of its path; None where it was not seen."""
 
     flow: str
@@ -151,7 +85,7 @@ class Packet(_Frozen):
         )
 
 
-class Way(_Frozen):
+class Way(Frozen):
     """One direction."""
 
     steps: tuple[Step, ...]
@@ -165,7 +99,7 @@ class Way(_Frozen):
     packets: tuple[Packet, ...] = ()
 
 
-class Missed(_Frozen):
+class Missed(Frozen):
     """Records that the tracer wrote at a hop, and those that it missed.
 
     counted_in, counted_out: packets of traced flows by hook, recorded or not, as segments on the wire; gone: the
@@ -180,7 +114,7 @@ class Missed(_Frozen):
     gone: bool = False
 
 
-class Flow(_Frozen):
+class Flow(Frozen):
     """The addresses behind a flow's number."""
 
     flow: str
@@ -200,7 +134,7 @@ class Flow(_Frozen):
         return f"{name} {ends[0]} → {ends[1]}"
 
 
-class Report(_Frozen):
+class Report(Frozen):
     """The findings of an interval. sampled: share of recorded flows; cost: share of the host's CPU time."""
 
     start_ns: int
@@ -214,7 +148,7 @@ class Report(_Frozen):
     flows: tuple[Flow, ...] = ()
 
 
-class ClockBound(_Frozen):
+class ClockBound(Frozen):
     """How an agent's clock was aligned: the value added to its times, and its largest error."""
 
     agent: str
@@ -222,16 +156,24 @@ class ClockBound(_Frozen):
     bound_ns: int
 
 
-class Start(_Frozen):
-    """How a trace began. wall_ns: wall-clock time at monotonic zero."""
+class Start(Frozen):
+    """How a trace began. wall_ns: wall-clock time at monotonic zero. for_ns: its length; None until Ctrl-C."""
 
     asked: TraceRequest
     started: str
     wall_ns: int
     version: str
+    for_ns: int | None = None
+
+    @classmethod
+    def now(cls, asked: TraceRequest, for_ns: int | None = None) -> Self:
+        """A trace that begins now."""
+        started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        wall_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return cls(asked=asked, started=started, wall_ns=wall_ns, version=__version__, for_ns=for_ns)
 
 
-class TraceEvidence(_Frozen):
+class TraceEvidence(Frozen):
     """A stored trace. interrupted: it did not reach its end.
 
     record_ns: time of the tracer's program for a record on this host; relays_record_ns: the same of agents elsewhere.
@@ -244,7 +186,7 @@ class TraceEvidence(_Frozen):
     clocks: tuple[ClockBound, ...]
     record_ns: int | None
     interrupted: bool
-    relays_record_ns: dict[str, int | None] = {}
+    relays_record_ns: dict[str, int | None] = {}  # noqa: RUF012 - a model copies it
 
 
 SLOWEST_KEPT = 50
@@ -333,7 +275,7 @@ def added_delays(delays: Iterable[Delay]) -> Delay:
     )
 
 
-class HopFinding(_Frozen):
+class HopFinding(Frozen):
     """From one hop to the next; delays in nanoseconds.
 
     lost_low and lost_high: bounds on losses, given the records that the tracer missed.
@@ -357,7 +299,7 @@ class HopFinding(_Frozen):
     delay_ns: dict[str, float]
 
 
-class WayFinding(_Frozen):
+class WayFinding(Frozen):
     """One direction. sent: packets seen at the first hop; lost_low and lost_high as in a step.
 
     clock_bound_ns: largest error of total_ns; None if the first and the last hop use this host's clock.
@@ -379,7 +321,7 @@ class WayFinding(_Frozen):
     clock_bound_ns: int | None = None
 
 
-class TraceFindings(_Frozen):
+class TraceFindings(Frozen):
     """The findings of a trace, in figures and words.
 
     order: the hops in the order in which packets passed them, if it is not the given one; then the figures of steps
@@ -399,22 +341,32 @@ class TraceFindings(_Frozen):
     clocks: tuple[ClockBound, ...]
     gone: tuple[str, ...]
     notes: tuple[str, ...]
-    relays_record_ns: dict[str, int | None] = {}
+    relays_record_ns: dict[str, int | None] = {}  # noqa: RUF012 - a model copies it
     order: tuple[str, ...] = ()
 
 
-class TraceDirectory(Record):
+class TraceDirectory(JobRecord[TraceJob]):
     """The record of a trace."""
 
-    KIND, MARK, MADE_BY = "trace", "trace.json", "partywall trace"
+    KIND = "trace"
+    JOBS = (TraceJob,)
 
     @classmethod
-    def create(cls, path: Path, start: Start, host: dict[str, Any]) -> Self:
-        """Creates a record. UsageError if something exists at `path`."""
-        trace = cls.make(path)
+    def create(cls, path: Path, job: TraceJob, host: Mapping[str, Any], instead: str = "") -> Self:
+        return cls.begun(path, Start.now(job.request, job.for_ns), host, instead)
+
+    @classmethod
+    def begun(cls, path: Path, start: Start, host: Mapping[str, Any], instead: str = "") -> Self:
+        """Creates a record of what no command asked for, such as a trace beside a study."""
+        trace = cls.make(path, instead)
         trace.put("host.json", json.dumps(host, indent=1))
         trace.put(cls.MARK, start.model_dump_json(indent=1))
         return trace
+
+    @property
+    def start(self) -> Start:
+        """What was asked, and when."""
+        return self.decoded(self.MARK, Start.model_validate_json)
 
     def append(self, kind: str, content: BaseModel | dict[str, Any]) -> None:
         """Appends an event."""
@@ -423,7 +375,7 @@ class TraceDirectory(Record):
 
     def evidence(self) -> TraceEvidence:
         """The stored evidence. UsageError if it is invalid."""
-        start = self.decoded(self.MARK, Start.model_validate_json)
+        start = self.start
         events = list(self._events())
         wanted = [(kind, content) for kind, content in events if kind in ("report", "clock")]
         hooked: dict[str, Any] = next((content for kind, content in events if kind == "hooked"), {})

@@ -1,23 +1,20 @@
-"""A trace's report as text for a terminal, as a page, and as files for other programs."""
+"""A trace as a report: what a terminal, a page, a notebook and a spreadsheet show of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
-
 from partywall import units
-from partywall.core.report import page
-from partywall.core.report.charts import titled
-from partywall.core.report.compared import Figure, figures_of
-from partywall.core.report.files import Files
-from partywall.trace import charts
-from partywall.trace.pcapng import pcapng
-from partywall.trace.record import HopFinding, TraceEvidence, TraceFindings, WayFinding, merged
+from partywall.core.report.compared import MISSING
+from partywall.core.report.value import Chart, Column, On, Report, Row, Section, Table
+from partywall.core.stats.estimate import Outcome
+from partywall.trace.findings import findings as derived
+from partywall.trace.record import Report as Interval
+from partywall.trace.record import TraceEvidence, TraceFindings, WayFinding, merged
 
+SLOWEST = 5
 CAPTIONS = {
     "losses": "Each packet is counted once. Overtaken: it arrived after a packet of its flow that had been behind it.",
     "histogram": "Share of packets by delay from one hop to the next, in steps of an eighth of a doubling.",
@@ -25,52 +22,165 @@ CAPTIONS = {
     "time": "One point for each report, about a second.",
     "waterfall": "Where each of the slowest packets spent its time. Hover for its flow.",
 }
-
-
-def summary(findings: TraceFindings) -> Group:
-    """Tables of all directions with packets. Also shown live."""
-    return Group(*(way_table(way) for way in findings.ways if way.sent or not any(w.sent for w in findings.ways)))
-
-
-def way_table(way: WayFinding) -> Table:
-    title = f"{way.way}: {_whole(way.sent)} packets, {_whole(way.delivered)} delivered"
-    table = Table("hop", *COLUMNS, title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row(way.hops[0], _whole(way.sent), *[""] * (len(COLUMNS) - 1))
-    for step in way.steps:
-        table.add_row(f"→ {step.hop}", *_figures(step))
-    if len(way.steps) > 1:
-        table.add_row("whole path", *[""] * 4, *_delays(way.total_ns))
-    return table
-
-
-COLUMNS = ("packets", "lost", "duplicated", "reordered", "p50", "p99", "max")
+HOOKS = {"in": "ingress", "out": "egress"}
+TERMS = {
+    "Lost": "Seen at the hop before, and neither here nor later within the horizon. Every packet is counted. With "
+    "--one-in, it is what this hop counted less than the one before. “3 to 5” means that up to two of the five may "
+    "only have escaped the tracer, which says so.",
+    "Duplicated, reordered": "Seen more than once at this hop; arrived after a packet of its flow that it preceded at "
+    "the previous hop.",
+    "Delay": "From one hook to the next. A segment of TCP that was cut or joined on the way has arrived when all of "
+    "its bytes have. A retransmission is a packet of its own.",
+    "Forward, backward": "Forward is the order in which the hops were named; which side of an interface that is was "
+    "found out by watching, unless it was told.",
+}
 
 
 def _whole(number: int) -> str:
     return units.format_decimals(number, 0)
 
 
-def _figures(step: HopFinding) -> list[str]:
-    exact = step.lost_low == step.lost_high
-    lost = _whole(step.lost) if exact else f"{_whole(step.lost_low)} to {_whole(step.lost_high)}"
-    if step.lost and step.lost_share is not None:
-        lost += f" ({100 * step.lost_share:.2g} %)"
-    return [_whole(step.packets), lost, _whole(step.duplicates), _whole(step.reordered), *_delays(step.delay_ns)]
+def _lost(row: Row) -> str:
+    if row.get("lost") is None:
+        return ""
+    low, high = row["lost_low"], row["lost_high"]
+    share = f" ({100 * row['lost_share']:.2g} %)" if row["lost"] and row["lost_share"] is not None else ""
+    return (_whole(row["lost"]) if low == high else f"{_whole(low)} to {_whole(high)}") + share
 
 
-def _delays(delay_ns: Mapping[str, float]) -> list[str]:
-    return [units.format_duration(delay_ns[name]) if name in delay_ns else "–" for name in ("p50", "p99", "max")]
+def _count(key: str, row: Row) -> str:
+    return _whole(row[key]) if row.get(key) is not None else ""
 
 
-def show(findings: TraceFindings, console: Console) -> None:
-    """Shows the whole report at the end."""
-    console.print(Text(findings.headline, style="bold"), soft_wrap=True)
-    console.print(summary(findings))
-    for note in findings.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
-    console.print(Text(_cost(findings)), soft_wrap=True)
+STEPS = (
+    Column("way", "direction", on=On.COMPARISON, is_key=True),
+    Column("hop", "from → to", is_key=True, text=lambda row: row.get("title") or f"{row['origin']} → {row['hop']}"),
+    Column("packets", "packets", "", text=partial(_count, "packets")),
+    Column("lost", "lost", "", text=_lost),
+    Column("lost_share", "share lost", "%", on=On.COMPARISON),
+    Column("duplicates", "duplicated", "", text=partial(_count, "duplicates")),
+    Column("reordered", "reordered", "", text=partial(_count, "reordered")),
+    Column("delay_ns_p50", "p50", "ns", name="delay p50"),
+    Column("delay_ns_p90", "p90", "ns", name="delay p90", on=On.COMPARISON),
+    Column("delay_ns_p99", "p99", "ns", name="delay p99"),
+    Column("delay_ns_max", "max", "ns", name="longest delay"),
+)
+TRACER = (
+    Column("hop", "hop"),
+    Column("hook", "forward packets pass its"),
+    Column("records", "records", ""),
+    Column("missed", "missed by the tracer", ""),
+)
+
+
+def report(findings: TraceFindings, evidence: TraceEvidence) -> Report:
+    """Everything that a trace found."""
+    asked = evidence.start.asked
+    ways = findings.ways
+    is_seen = any(way.sent for way in ways)
+    length = f"{units.format_duration(findings.duration_ns)}, horizon {units.format_duration(asked.horizon_ns)}"
+    return Report(
+        findings.headline,
+        Outcome.HOLDS if is_seen and not findings.order else Outcome.INCONCLUSIVE,
+        sections=(*map(partial(_way, is_seen=is_seen), ways), *_charts(evidence), _tracer(findings, evidence)),
+        notes=(*findings.notes, _cost(findings)),
+        warnings=tuple(_warnings(findings, evidence)),
+        terms=TERMS,
+        values=findings.model_dump(mode="json"),
+        name=findings.run,
+        about=f"{' → '.join(asked.names(0))} · {length}",
+        started_at=evidence.start.started,
+        host=evidence.host,
+    )
+
+
+def live(seen: TraceEvidence) -> Report:
+    """What was seen so far, with the slowest packets of each direction."""
+    found = derived(seen)
+    is_seen = any(way.sent for way in found.ways)
+    tables: list[Section] = []
+    for number, way in enumerate(found.ways):
+        tables += [_way(way, is_seen=is_seen), _slowest(way, merged(seen.reports), number)]
+    return Report(found.headline, sections=tuple(tables))
+
+
+def _warnings(findings: TraceFindings, evidence: TraceEvidence) -> Iterator[str]:
+    if findings.sampled < 1:
+        yield f"sampled: {100 * findings.sampled:.3g} % of flows"
+    if any(findings.missed.values()):
+        yield "the tracer missed packets"
+    if evidence.interrupted:
+        yield "interrupted"
+
+
+def _way(way: WayFinding, *, is_seen: bool) -> Table:
+    """The steps of one direction. A terminal shows no direction without packets, if there is one with them."""
+    rows = [{"way": way.way, **step.model_dump(exclude={"delay_ns"}), **_delays(step.delay_ns)} for step in way.steps]
+    lead = f"{_whole(way.sent)} packets seen at {way.hops[0]}, {_whole(way.delivered)} of them at {way.hops[-1]}"
+    lead += f"; {way.unfinished} unfinished" if way.unfinished else ""
+    lead += f"; {way.other} of other paths, left out" if way.other else ""
+    sums = [{"title": "whole path", **_delays(way.total_ns)}] if len(rows) > 1 else []
+    title = f"{way.way}: {_whole(way.sent)} packets, {_whole(way.delivered)} delivered"
+    brief = 0 if is_seen and not way.sent else None
+    return Table(way.way, title, STEPS, rows, lead=f"{lead}.", brief=brief, sums=sums)
+
+
+def _delays(delay_ns: dict[str, float]) -> dict[str, float]:
+    return {f"delay_ns_{name}": value for name, value in delay_ns.items()}
+
+
+def _slowest(way: WayFinding, whole: Interval, number: int) -> Table:
+    """The slowest packets of one direction so far: when each passed the first hop, its flow, and its delays."""
+    flows = {flow.flow: str(flow) for flow in whole.flows}
+    steps = [f"{step.origin} → {step.hop}" for step in way.steps]
+    columns = [Column("at_s", "at", text=_at), Column("flow", "flow"), Column("bytes", "bytes", "")]
+    columns += [Column(step, step, "ns", text=partial(_seen, step)) for step in steps]
+    columns += [Column("total_ns", "whole path", "ns")] if len(steps) > 1 else []
+    rows = [
+        {
+            "at_s": None if packet.at_ns[0] is None else (packet.at_ns[0] - whole.start_ns) / 1e9,
+            "flow": flows.get(packet.flow, "not known"),
+            "bytes": packet.length,
+            "total_ns": packet.total_ns,
+            **dict(zip(steps, packet.delays_ns, strict=True)),
+        }
+        for packet in whole.ways[number].slowest[:SLOWEST]
+    ]
+    return Table(f"slowest-{way.way}", f"The slowest packets {way.way}", tuple(columns), rows, in_rows=False)
+
+
+def _at(row: Row) -> str:
+    return MISSING if row["at_s"] is None else f"{row['at_s']:.3f} s"
+
+
+def _seen(step: str, row: Row) -> str:
+    return "not seen" if row[step] is None else units.format_duration(row[step])
+
+
+def _tracer(findings: TraceFindings, evidence: TraceEvidence) -> Table:
+    """What the tracer wrote and missed at each hop. On the page alone."""
+    asked = evidence.start.asked
+    hooks = next((report.hooks for report in reversed(evidence.reports) if report.hooks), None)
+    rows = [
+        {
+            "hop": hop.name,
+            "hook": HOOKS[hooks[number]] if hooks else "not found out",
+            "records": findings.recorded[hop.name],
+            "missed": findings.missed[hop.name],
+        }
+        for number, hop in enumerate(asked.hops)
+    ]
+    clocks = [
+        f"The clock of {clock.agent} was brought to this host's by {clock.offset_ns} ns, within "
+        f"±{units.format_duration(clock.bound_ns)}."
+        for clock in findings.clocks
+    ]
+    lead = (
+        [*clocks, "Delays to and from its hops are uncertain by as much."]
+        if clocks
+        else ["All hops were on one clock."]
+    )
+    return Table("tracer", "The tracer", TRACER, rows, lead=" ".join(lead), brief=0, in_rows=False)
 
 
 def _cost(findings: TraceFindings) -> str:
@@ -88,86 +198,19 @@ def _cost(findings: TraceFindings) -> str:
     return f"{text}."
 
 
-def render(findings: TraceFindings, evidence: TraceEvidence) -> str:
-    """The whole page."""
-    drawn = charts.all_charts(evidence)
-    figures = [
-        (identity, identity.partition("-")[0], title, CAPTIONS[identity.partition("-")[2]])
-        for identity, (title, _) in drawn.items()
-    ]
-    specs = {identity: page.fluid(chart) for identity, (_, chart) in drawn.items()}
-    hooks = next((report.hooks for report in reversed(evidence.reports) if report.hooks), None)
-    return page.framed(
-        "trace.html.j2",
-        specs,
-        findings=findings,
-        evidence=evidence,
-        asked=evidence.start.asked,
-        hooks=hooks,
-        figures=figures,
-        ways=[(way, [(s, _figures(s)) for s in way.steps], _delays(way.total_ns)) for way in findings.ways],
-        cost=_cost(findings),
-        host=page.facts(evidence.host),
-    )
+def _charts(evidence: TraceEvidence) -> Iterator[Chart]:
+    """The charts of each direction with packets that have something to draw."""
+    from partywall.trace import charts  # noqa: PLC0415 - Altair is slow to import
+
+    for identity, (title, draw) in charts.all_charts(evidence).items():
+        way, _, kind = identity.partition("-")
+        yield Chart(identity, f"{way.capitalize()}: {title[0].lower()}{title[1:]}", CAPTIONS[kind], draw)
 
 
-Traced = tuple[TraceFindings, TraceEvidence]
+def packets(evidence: TraceEvidence) -> Any:
+    """The kept packets as a pcapng file; None if there was no report."""
+    from partywall.trace.pcapng import pcapng  # noqa: PLC0415 - of this format alone
 
-
-def _pcapng(trace: Traced) -> bytes | None:
-    _, evidence = trace
     if not evidence.reports:
         return None
     return pcapng(evidence.start.asked, merged(evidence.reports), evidence.start.wall_ns)
-
-
-def _charts(trace: Traced) -> dict[str, dict[str, Any]]:
-    return {name: titled(chart, title) for name, (title, chart) in charts.all_charts(trace[1]).items()}
-
-
-def rows(trace: Traced) -> list[dict[str, Any]]:
-    """One row for each step between two hops, in each direction."""
-    return [
-        {
-            "way": way.way,
-            **step.model_dump(exclude={"delay_ns"}),
-            **{f"delay_ns_{name}": value for name, value in step.delay_ns.items()},
-        }
-        for way in trace[0].ways
-        for step in way.steps
-    ]
-
-
-COMPARED = {
-    "packets": ("packets", ""),
-    "lost": ("lost", ""),
-    "lost_share": ("share lost", "%"),
-    "delay_ns_p50": ("delay p50", "ns"),
-    "delay_ns_p90": ("delay p90", "ns"),
-    "delay_ns_p99": ("delay p99", "ns"),
-    "reordered": ("reordered", ""),
-    "duplicates": ("duplicates", ""),
-}
-
-
-def _between(trace: Traced) -> list[Figure]:
-    steps = [row | {"at": f"{row['way']}, {row['origin']} to {row['hop']}"} for row in rows(trace)]
-    return figures_of(steps, ("at",), COMPARED)
-
-
-FILES: Files[Traced] = Files(
-    of="a trace",
-    show=lambda trace, console: show(trace[0], console),
-    documents={
-        "html": ("report.html", lambda trace: render(*trace)),
-        "json": ("findings.json", lambda trace: trace[0].model_dump_json(indent=2) + "\n"),
-        "pcapng": ("packets.pcapng", _pcapng),
-    },
-    rows=rows,
-    table="steps.csv",
-    charts=_charts,
-    usual=("html", "json", "pcapng"),
-    compared=_between,
-    headline=lambda trace: trace[0].headline,
-)
-"""The formats. A new one needs one function and one entry."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall import kinds, units
-from partywall.core.record import distinct
+from partywall.core.record import Record, distinct
 from partywall.core.report import figures
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.compared import SideBySide, same_kind, side_by_side
@@ -80,11 +80,17 @@ def several(*paths: Path) -> Compared:
     same_kind(*opened)
     runs = [record for record in opened if isinstance(record, RunDirectory)]
     # Pages only read. Whoever may look may not have the right to write.
-    if unsettled := [run for run in runs if not run.is_settled]:
+    if unsettled := [record for record in opened if not all(run.is_settled for run in _runs_of(record))]:
         message = f"{unsettled[0].name} is being measured, or was killed and has no report yet"
         raise UsageError(Problem(message, f"wait for it, or write one: partywall report {unsettled[0].path}"))
     names = tuple(record.name for record in opened)
     return _runs(names, *runs) if runs else Compared(names, figures=side_by_side(*opened))
+
+
+def _runs_of(record: Record) -> Sequence[RunDirectory]:
+    """A run, or the runs of a study."""
+    paths = [record.path, *(record.path / "runs").glob("*")]
+    return [RunDirectory(path) for path in paths if RunDirectory.is_one(path)]
 
 
 def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:

@@ -21,8 +21,10 @@ from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
+from partywall.guard.capability import GuardJob
+from partywall.guard.document import Policy
+from partywall.guard.record import GuardDirectory
 from partywall.host import Host
-from partywall.kinds.guard import GuardJob
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
 from partywall.kinds.run import RunJob, Runs, outlined
@@ -35,15 +37,11 @@ from partywall.migrate import plan as migration_plans
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
-from partywall.model.policy import Policy
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
 from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
-from partywall.store.guard import GuardDirectory
-from partywall.trace.capability import TraceJob
-from partywall.trace.hops import ask
 from partywall.values import host_path_keys
 from partywall.web import made
 from partywall.web.jobs import Order
@@ -239,13 +237,11 @@ def _job(order: Order, file: Path) -> Any:
             return _load_job(order, file, duration_ns)
         case "guard" if order.document is not None:
             return replace(GuardJob.read(file), for_ns=duration_ns)
-        case "trace" if order.hops and duration_ns is not None:
-            return TraceJob(ask(list(order.hops)), duration_ns)
         case "study" if source:
             return _study_job(source, long=order.long, seed=order.seed)
         case "migration" if source:
             return MigrationJob.read(file if order.document is not None else migration_plans.find(source))
-    raise UsageError(Problem(f"a {order.kind} needs something to measure", "give a document, an interface or a time"))
+    raise UsageError(Problem(f"a {order.kind} needs something to measure", "give a document, an address or a time"))
 
 
 def _run_job(order: Order, source: str) -> RunJob:

@@ -91,8 +91,6 @@ def order_of(form: Form) -> Order:
         content["document"] = form.document
         content["kind"] = documents.kind_of(form.document)
         content.pop("shipped", None)
-    if hops := form.get("hops").split():
-        content["hops"] = hops
     return checked_order(content)
 
 

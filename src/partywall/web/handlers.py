@@ -16,10 +16,10 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Redire
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, Problem, UsageError
+from partywall.guard.record import GuardDirectory
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.sandbox import measuring
-from partywall.store.guard import GuardDirectory
 from partywall.web import compared, deleted, documents, made, pages, publish, records, stream
 from partywall.web.forms import body_of, form, order_of, unsigned_form
 from partywall.web.jobs import Job, State

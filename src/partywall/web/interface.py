@@ -160,7 +160,7 @@ class Interface:
 
     async def policy_schema(self, request: Request) -> Response:
         del request
-        from partywall.model.policy import Policy  # noqa: PLC0415 - of the editor alone
+        from partywall.guard.document import Policy  # noqa: PLC0415 - of the editor alone
 
         return JSONResponse(Policy.model_json_schema(), headers={"cache-control": "max-age=3600"})
 

@@ -25,13 +25,12 @@ OWN = ".partywall"
 Key = Annotated[str, StringConstraints(pattern=rf"^{KEY}$")]
 Plain = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ %/-]{0,63}$")]
 """A duration, share or name. It cannot be taken for an option, and leaves no folder."""
-Hop = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$")]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]{1,2000}$")]
 
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,1000}$")]
 
 DOCUMENT_BYTES_MAX = 512 * 1024
-HAND_MADE = ("run", "load", "guard", "trace", "study", "migration")
+HAND_MADE = ("run", "load", "guard", "study", "migration")
 """Kinds whose forms and commands are written by hand."""
 
 
@@ -55,7 +54,6 @@ class Order(Frozen):
     users: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     rate: Annotated[float, Field(gt=0, le=1e7)] | None = None
     duration: Plain | None = None
-    hops: Annotated[tuple[Hop, ...], Field(max_length=32)] = ()
     long: bool = False
     verb: Plain | None = None
     options: Annotated[dict[str, bool | Text | tuple[Text, ...]], Field(max_length=64)] = {}
@@ -123,7 +121,7 @@ class Job(Frozen):
         """What it measures, in a few words."""
         order = self.order
         written = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{4}$", "", self.record)
-        return order.shipped or order.url or " → ".join(order.hops) or written
+        return order.shipped or order.url or written
 
 
 class Folder:

@@ -84,11 +84,10 @@ class State:
     monitored_count: int = 0
     vifs: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
-    ways: tuple[Any, ...] = ()
     headline: str = ""
     moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
 
-    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901, PLR0912 - one case for each event
+    def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
         at = _time(event.get("at"))
         self.figures_count += event["event"] in ("block", "second", "report", "seen")
@@ -121,8 +120,6 @@ class State:
                 self.notes.extend(
                     (at, cut(f"{hook}: {kind}: {text}"), True) for hook, kind, text in event.get("notes", ())
                 )
-            case {"event": "report", "of": "trace", "ways": list(ways)}:
-                self.ways, self.headline = tuple(ways), cut(event.get("headline", ""))
             case {"event": "report", "of": "migration", "move": str(text)}:
                 self.moves.append(cut(text))
             case {"event": "seen", "tables": list(tables)}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -45,7 +46,7 @@ def _first_sentence(job: type[Job]) -> str:
 
 
 def _remote(job: type[Job]) -> tuple[Asked, ...]:
-    return tuple(each for each in job.asked() if not each.option.local)
+    return tuple(each for each in job.asked() if each.option.page)
 
 
 def _words(name: str, job: type[Job]) -> list[str]:
@@ -73,11 +74,16 @@ def _job(kind: str, verb: str) -> type[Job]:
 def job_of(kind: str, verb: str, options: Mapping[str, Any]) -> Job:
     """The job of an order. UsageError with every mistake, such as a value that a page may not give."""
     job = _job(kind, verb)
-    remote = {each.name for each in _remote(job)}
-    wrong = [name[:80] for name in options if name not in remote]
+    fields = {each.name: each for each in _remote(job)}
+    wrong = [name[:80] for name, value in options.items() if name not in fields or not _may(fields[name], value)]
     if wrong:
         raise UsageError(*(Problem("a page may not give this", "use the command line", key=name) for name in wrong))
     return job.parsed(options, lambda each: each.name)
+
+
+def _may(asked: Asked, value: Any) -> bool:
+    values = value if isinstance(value, list | tuple) else [value]
+    return all(re.fullmatch(asked.option.page, str(each)) for each in values)
 
 
 def command(kind: str, verb: str, options: Mapping[str, Any], record: Path) -> list[str]:

@@ -515,7 +515,6 @@ def command(order: Order, document: Path, record: Path) -> list[str]:
         "run": ("out", "budget", "precision", "seed"),
         "load": ("out", "users", "rate", "for") if order.url else ("out",),
         "guard": ("out", "for"),
-        "trace": ("out", "for"),
         "study": ("out",),
         "migration": ("out",),
     }[order.kind]
@@ -524,14 +523,11 @@ def command(order: Order, document: Path, record: Path) -> list[str]:
         "run": ["run", source],
         "load": ["load", "run", order.url or source],
         "guard": ["guard", "run", source],
-        "trace": ["trace", *(order.hops or [None])],
         "study": ["study", source, *(["--long"] if order.long else [])],
         "migration": ["migrate", source],
     }[order.kind]
     if None in first:
         raise UsageError(Problem(f"a {order.kind} needs something to measure", "choose or write a document"))
-    if order.kind == "trace" and order.duration is None:
-        raise UsageError(Problem("a trace started here needs a duration", "give for example 10s"))
     return [*(word for word in first if word is not None), *given]
 
 

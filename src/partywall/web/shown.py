@@ -58,10 +58,13 @@ class Shown:
 
 
 class Feed:
-    """Looks at a record for all that watch it, as long as somebody does. look: returns the page as it is now."""
+    """Looks at a record for all that watch it, as long as somebody does.
 
-    def __init__(self, look: Callable[[], Shown]) -> None:
-        self._look = look
+    look: returns the page as it is now. look_unless_busy: the same, or None if it would have to wait.
+    """
+
+    def __init__(self, look: Callable[[], Shown], look_unless_busy: Callable[[], Shown | None]) -> None:
+        self._look, self._look_unless_busy = look, look_unless_busy
         self._shown: Shown | None = None
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
@@ -97,9 +100,11 @@ class Feed:
     async def _keep_looking(self) -> None:
         seen: int | None = None
         try:
+            # The first look may read a whole journal, and wait for another one.
+            self._shown = await asyncio.to_thread(self._look)
             while True:
                 # Not in a thread: that would wake two threads, which costs more than most looks.
-                self._shown = self._look()
+                self._shown = self._look_unless_busy() or self._shown
                 if self._shown.version != seen:
                     seen = self._shown.version
                     self._wake()

@@ -93,7 +93,7 @@ class Server:
 
     def feed(self, name: str) -> Feed:
         """What tells all that watch a record when its page has changed."""
-        return _kept(self._feeds, name, lambda: Feed(partial(self.look, name)))
+        return _kept(self._feeds, name, lambda: Feed(partial(self.look, name), partial(self.look_unless_busy, name)))
 
     def token(self, version: int) -> str:
         """What a page says it has, when it asks for what came later than a version."""
@@ -127,6 +127,15 @@ class Server:
                 shown.take(parts(self._facts(name, job, watched.state)))
                 shown.stamp = stamp
             return shown
+
+    def look_unless_busy(self, name: str) -> Shown | None:
+        """As `look`; None while another thread looks or renders, so that it never waits for one."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self.look(name)
+        finally:
+            self._lock.release()
 
     def _facts(self, name: str, job: Job | None, live: Live) -> Facts:
         return Facts(

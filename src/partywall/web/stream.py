@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
@@ -61,7 +62,7 @@ async def events(file: Path, offset: int) -> AsyncIterator[bytes]:
         if file.stat().st_size < offset:
             offset = 0
     while True:
-        for offset, event in lines(file, offset):  # noqa: B020 - it goes on from there
+        for offset, event in await asyncio.to_thread(_read, file, offset):  # noqa: B020 - it goes on from there
             quiet_s = 0.0
             if event is not None:
                 yield _event("line", json.dumps(event), offset)
@@ -70,6 +71,10 @@ async def events(file: Path, offset: int) -> AsyncIterator[bytes]:
         if quiet_s >= PING_S:
             quiet_s = 0.0
             yield b": still here\n\n"
+
+
+def _read(file: Path, offset: int) -> list[tuple[int, dict[str, Any] | None]]:
+    return list(lines(file, offset))
 
 
 def _event(name: str, text: str, identity: object) -> bytes:

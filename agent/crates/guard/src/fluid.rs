@@ -529,7 +529,7 @@ mod tests {
                 let carries_largest = share >= LARGEST as f64 * 8.0;
                 prop_assert!(!carries_largest || outcome.wait_ns <= 2 * most + RESUMES_NS, "{what}");
                 let fills = matches!(controls[at], Control::Reno | Control::Cubic | Control::Bbr | Control::Dctcp);
-                if fills && share * SECONDS as f64 >= COUNTABLE as f64 * MSS * 8.0 {
+                if fills && share * SECONDS as f64 >= f64::from(COUNTABLE) * MSS * 8.0 {
                     // A window that halves leaves some of a share unused, also without a guard.
                     prop_assert!(outcome.bps >= 0.8 * share, "{what}");
                 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from partywall.core.report import page
 from partywall.core.report.charts import titled
-from partywall.core.report.files import Files, parquet
+from partywall.core.report.files import Document, Files, parquet
 from partywall.core.report.terminal import listed
 from partywall.core.report.value import Lines, Report, Table
 from partywall.plain import plain
@@ -20,8 +20,11 @@ from partywall.plain import plain
 F = TypeVar("F")
 
 
-def files(kind: str, rows: str, made: Callable[[F], Report]) -> Files[F]:
-    """The formats of a kind of record. rows: what its rows are called. made: makes the report of findings."""
+def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, Document[F]]) -> Files[F]:
+    """The formats of a kind of record. rows: what its rows are called. made: makes the report of findings.
+
+    more: further files by format, which are written by default too.
+    """
     last: list[tuple[F, Report]] = []
 
     def report(findings: F) -> Report:
@@ -37,7 +40,9 @@ def files(kind: str, rows: str, made: Callable[[F], Report]) -> Files[F]:
             "html": ("report.html", lambda findings: render(kind, rows, report(findings))),
             "json": ("findings.json", lambda findings: _json(rows, report(findings))),
             "parquet": ("findings.parquet", lambda findings: _parquet(report(findings))),
+            **more,
         },
+        usual=("html", "json", *more),
         rows=lambda findings: report(findings).flat_rows(),
         table=f"{rows}.csv",
         charts=lambda findings: {chart.id: titled(chart.draw(), chart.title) for chart in report(findings).charts},
@@ -52,7 +57,8 @@ def show(report: Report, console: Console) -> None:
     console.print(Text(report.headline, style="bold"), soft_wrap=True)
     for table in report.tables:
         if cells := table.cells(on_page=False):
-            console.print(listed([column.title for column in table.shown(on_page=False)], cells))
+            titles = [column.title for column in table.shown(on_page=False)]
+            console.print(listed(titles, cells, title=table.title, title_justify="left"))
     for lines in (section for section in report.sections if isinstance(section, Lines)):
         for line in lines.lines:
             console.print(Text(line), soft_wrap=True)
@@ -79,8 +85,10 @@ def _is_there(section: Any) -> bool:
 
 
 def _json(rows: str, report: Report) -> str:
-    content = plain(dict(report.values)) | {rows: plain(report.flat_rows())}
-    return json.dumps(content, indent=2) + "\n"
+    # A capability may give the same figures in another form.
+    content: dict[str, Any] = plain(dict(report.values))
+    content.setdefault(rows, plain(report.flat_rows()))
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _parquet(report: Report) -> bytes:

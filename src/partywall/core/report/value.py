@@ -35,7 +35,8 @@ class Column:
 
     unit: ns, s, B, B/s, bit/s, p/s, %, for which the value is a share, another one, or empty for a mere number; None
     for text. is_key: the column names what the row is about; rows of two records are put side by side by these. text:
-    writes the cell of a row, if the value and its unit do not say enough.
+    writes the cell of a row, if the value and its unit do not say enough. name: of the figure in a comparison, where no
+    other columns stand beside it; by default the title.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Column:
     on: On = On.EVERYWHERE
     is_key: bool = False
     text: Callable[[Row], str] | None = None
+    name: str = ""
 
     def cell(self, row: Row) -> str:
         """The value of a row for people."""
@@ -54,7 +56,7 @@ class Column:
 class Table:
     """Rows under columns. brief: rows on a terminal; most: on a page. keeps: rows that are always among them.
 
-    in_rows: whether its rows are among those for other programs.
+    in_rows: whether its rows are among those for other programs. sums: rows below them, for people alone.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Table:
     most: int | None = None
     keeps: Callable[[Row], bool] = lambda _: False
     in_rows: bool = True
+    sums: Sequence[Row] = ()
 
     def shown(self, *, on_page: bool) -> tuple[Column, ...]:
         """The columns that are shown there."""
@@ -76,7 +79,8 @@ class Table:
         """The rows that are shown there, as texts."""
         most = self.most if on_page else self.brief
         chosen = [row for place, row in enumerate(self.rows) if most is None or place < most or self.keeps(row)]
-        return [[column.cell(row) for column in self.shown(on_page=on_page)] for row in chosen]
+        every = [*chosen, *self.sums] if chosen else []
+        return [[column.cell(row) for column in self.shown(on_page=on_page)] for row in every]
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,8 @@ class Report:
     """What is said of the findings of a record.
 
     outcome: decides the exit code. goals: how many stated goals were judged; without one, nothing holds or is violated.
-    name, started_at, host: of the record. notes: what a reader must know about the figures. terms: what words mean.
+    name, about, started_at, host: of the record; about stands beside its name. warnings: a few words each, beside the
+    headline of a page. notes: what a reader must know about the figures. terms: what words mean.
     values: further values for programs, by their keys in the JSON document.
     """
 
@@ -116,9 +121,11 @@ class Report:
     goals: int = 0
     sections: tuple[Section, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     terms: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    about: str = ""
     started_at: str = ""
     host: Mapping[str, Any] = field(default_factory=dict)
 
@@ -136,15 +143,17 @@ class Report:
 
     def figures(self) -> list[Figure]:
         """Every number with what it is of, to be put beside that of another record."""
-        return [figure for table in self.tables for row in table.rows for figure in _figures(table, row)]
+        return [
+            figure for table in self.tables if table.in_rows for row in table.rows for figure in _figures(table, row)
+        ]
 
 
 def _figures(table: Table, row: Row) -> Iterator[Figure]:
-    about = ", ".join(str(row[column.key]) for column in table.columns if column.is_key and row.get(column.key))
+    about = ", ".join(column.cell(row) for column in table.columns if column.is_key)
     for column in table.columns:
         value = row.get(column.key)
         if column.unit is not None and value is not None and math.isfinite(value):
-            of = ": ".join(filter(None, (about, column.title)))
+            of = ": ".join(filter(None, (about, column.name or column.title)))
             yield Figure(of, float(value), column.unit, row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
 
 

@@ -157,7 +157,7 @@ def table(moves: Sequence[MoveFinding]) -> Section:
         id="moves",
         title="All moves",
         lead="Clients waited: the longest time without an answer at the hand-over. The moves are a record of "
-        "their own: partywall report runs/moves in this folder.",
+        "their own, one for each block: partywall report runs/moves-000 in this folder.",
         columns=("block", "workload", "outcome", "time", "sent", "QEMU's downtime", "clients waited"),
         rows=tuple(_row(finding) for finding in moves),
     )

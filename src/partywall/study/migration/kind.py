@@ -82,35 +82,34 @@ class MigrationStudy(OnThisHost):
 
     def measure(self, study: Study, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
         plan = _plan(study, directory.request)
-        folder = directory.path / RUNS / MOVES
-        if folder.exists() and not MigrationDirectory(folder).evidence().interrupted:
+        if _folders(directory) == [directory.path / RUNS / MOVES]:
             return
-        # Rounds of an interrupted series would not be comparable with those after it.
-        shutil.rmtree(folder, ignore_errors=True)
-        if study.computing is not None:
-            for block in range(plan.moves):
-                emit(Doing(f"computing on the host itself, block {block + 1} of {plan.moves}"))
-                rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
-                directory.append(Bare(block=block, rate=rate).model_dump_json())
         needed = guests_bytes(plan.guest.memory, BOTH_ENDS)
         here.check_free_memory(needed, "the guest at both ends of a move", memory_checks(directory, emit))
         series.prepare(plan, host, emit)
-        with series.Series(plan, host, directory.name, work_root) as moves:
-            record = MigrationDirectory.create(folder, plan, host.facts, moves.about())
-            moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
-            record.end()
+        computed = {Bare.model_validate(row).block for row in directory.observations()}
+        for block in range(plan.moves):
+            emit(Doing(f"block {block + 1} of {plan.moves}"))
+            if study.computing is not None and block not in computed:
+                rate = rate_of(plan.workloads[study.computing], study.bare, [str(binary.find())], work_root)
+                directory.append(Bare(block=block, rate=rate).model_dump_json())
+            _move(plan, block, directory, host, work_root, emit)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:
         del request, host
         return tables.places(study)
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
-        folder = directory.path / RUNS / MOVES
-        if not MigrationDirectory.is_one(folder):
+        blocks = _folders(directory)
+        if not blocks:
             raise TrialError(f"{directory.path}: no guest was moved yet; measure again")
-        record = MigrationDirectory(folder)
-        evidence = record.evidence()
-        moves = findings(evidence, record.table).moves
+        records = [MigrationDirectory(folder) for folder in blocks]
+        evidence = records[0].evidence()
+        moves = [
+            _in_block(finding, int(record.path.name.removeprefix(f"{MOVES}-")) if record.path.name != MOVES else None)
+            for record in records
+            for finding in findings(record.evidence(), record.table).moves
+        ]
         bare = [Bare.model_validate(row) for row in directory.observations()]
         return StudyReport(
             **heading(study, directory),
@@ -118,12 +117,39 @@ class MigrationStudy(OnThisHost):
                 study, moves, bare, papers.load(study.name), emulated=bool(evidence.about.get("emulated"))
             ),
             notes=(*_emulated(evidence.about), *tables.notes(moves)),
-            facts=_facts(evidence.plan, evidence.about),
+            facts=_facts(_plan(study, directory.request), evidence.about),
             how=HOW,
             rows=tuple(_rows(moves)),
             sections=(tables.table(moves),),
             figures={"moves": [finding.values for finding in moves]},
         )
+
+
+def _folders(directory: StudyDirectory) -> list[Path]:
+    """The records of the blocks so far, in order. Those of earlier versions have all blocks in one."""
+    runs = directory.path / RUNS
+    every = [runs / MOVES, *sorted(runs.glob(f"{MOVES}-*"))]
+    return [folder for folder in every if MigrationDirectory.is_one(folder)]
+
+
+def _move(plan: MigrationPlan, block: int, directory: StudyDirectory, host: Host, work_root: Path, emit: Emit) -> None:
+    """Moves each workload once, in a record of the block's own: a block that was cut off is carried out again."""
+    folder = directory.path / RUNS / f"{MOVES}-{block:03}"
+    if folder.exists() and not MigrationDirectory(folder).evidence().interrupted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    own = plan.model_copy(update={"moves": 1, "seed": plan.seed + block})
+    with series.Series(own, host, f"{directory.name}-{block}", work_root) as moves:
+        record = MigrationDirectory.create(folder, own, host.facts, moves.about())
+        moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
+        record.end()
+
+
+def _in_block(finding: MoveFinding, block: int | None) -> MoveFinding:
+    """A move with the number of its block; None if its record has all blocks."""
+    if block is None:
+        return finding
+    return finding.model_copy(update={"move": finding.move.model_copy(update={"round": block})})
 
 
 def _plan(study: Study, request: StudyRequest) -> MigrationPlan:

@@ -33,9 +33,9 @@ from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
 from partywall.trace.findings import findings
-from partywall.trace.measure.follow import trace_while
+from partywall.trace.measure.follow import follow
 from partywall.trace.measure.tracing import Tracing
-from partywall.trace.record import TraceDirectory, TraceFindings
+from partywall.trace.record import Start, TraceDirectory, TraceFindings
 
 RUNS = "runs"
 SENDERS_BYTES = 256 << 20
@@ -114,7 +114,10 @@ class PathStudy(InLab):
             ready.slot(size, extent.traced, session.pump_until)
 
         before = ready.gone()
-        trace_while(ready.trace_request(PACKETS), folder, here.host_facts(), happens, present=ready.present)
+        start = Start.now(ready.trace_request(PACKETS))
+        record = TraceDirectory.begun(folder, start, here.host_facts())
+        follow(record, happens, present=ready.present)
+        record.end()
         return Traced(bytes=size, run=run, missing=ready.gone() - before)
 
     def places(self, study: Study, request: StudyRequest, host: Host) -> Mapping[str, frozenset[Place]]:

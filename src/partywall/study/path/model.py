@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from partywall.model.policy import PacketRate
+from partywall.guard.document import PacketRate
 from partywall.model.study import EMULATED_SCALE, EmulatedScale
 from partywall.values import BitRate, DurationNs, Frozen, Name
 

@@ -27,7 +27,7 @@ from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
 from partywall.study.path.model import Cell, Extent, Size, Study
 from partywall.trace.hops import ask
 from partywall.trace.measure.tracing import Present
-from partywall.trace.record import TraceRequest
+from partywall.trace.request import TraceRequest
 
 PORT = 9
 TARGET = "target"

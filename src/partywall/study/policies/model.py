@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from partywall.guard.load import check
-from partywall.model.policy import ONLY_LINK, PacketRate, Policy
+from partywall.guard.check import check
+from partywall.guard.document import ONLY_LINK, PacketRate, Policy
 from partywall.values import BitRate, DurationNs, Frozen, Name
 
 FRAME_LEAST, FRAME_MOST = 42, 1514

@@ -17,9 +17,9 @@ from typing import NamedTuple, TypeVar
 from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
-from partywall.guard.flatten import flatten
-from partywall.guard.resolve import resolve
-from partywall.guard.run import keep
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.plan import rounds
 from partywall.sandbox.lab import Counted, Lab, lab, sender
 from partywall.study.policies.model import Cell, Extent, Part, Rate, Study, Turn

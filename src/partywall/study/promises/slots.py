@@ -17,11 +17,11 @@ from partywall.agent.client import AgentClient
 from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
-from partywall.guard.flatten import flatten
-from partywall.guard.resolve import resolve
-from partywall.guard.run import Kept, keep
-from partywall.guard.source import AtSource
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import Kept, keep
+from partywall.guard.measure.source import AtSource
 from partywall.plan import rounds
 from partywall.sandbox.lab import BOOT_S, LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS

@@ -24,7 +24,8 @@ from partywall.errors import AgentError, CapabilityError, Refusal, RefusalError,
 from partywall.host.label import Label
 from partywall.sandbox import hooks
 from partywall.session import Session
-from partywall.trace.record import ClockBound, Flow, Missed, Report, TraceRequest
+from partywall.trace.record import ClockBound, Flow, Missed, Report
+from partywall.trace.request import TraceRequest
 
 ROUNDS_AT_START = 20
 # Each answer of a relay is followed by a request for its clock's time; the result is reported this often.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partywall.guard.resolve import NETNS, identity
+from partywall.guard.measure.resolve import NETNS, identity
 from partywall.host.label import start_ticks, state_root
 
 PROC = Path("/proc")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping
 
 from partywall.errors import CapabilityError, UsageError
-from partywall.guard.flatten import vif_of
-from partywall.guard.resolve import VifPlace, identity, locate
-from partywall.guard.run import Report
-from partywall.model.policy import Policy
+from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import vif_of
+from partywall.guard.measure.resolve import VifPlace, identity, locate
+from partywall.guard.measure.run import Report
 
 AGAIN_S = 1.0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError
-from partywall.guard.flatten import Flat
+from partywall.guard.measure.flatten import Flat
 
 MARGIN = 1 / 64
 """What passes the guest beyond the grant. The vif then sees whether the guest uses all of it, and so may want more."""

@@ -74,8 +74,13 @@ class GuardRun:
 
     @property
     def outcome(self) -> Outcome:
-        """Violated if a guarantee or ceiling was broken, a hook was lost, or traffic bypassed one."""
-        return Outcome.VIOLATED if self.wrong else Outcome.HOLDS
+        """Violated if a guarantee or ceiling was broken, a hook was lost, or traffic bypassed one.
+
+        Inconclusive without that if there is no report, or if reports were lost: nothing is known of their time.
+        """
+        if self.wrong:
+            return Outcome.VIOLATED
+        return Outcome.HOLDS if self.reports and not self.unread_ns else Outcome.INCONCLUSIVE
 
     @property
     def wrong(self) -> int:

@@ -1,6 +1,7 @@
 """The format of a network policy: links, service classes, and the guarantees and ceilings of each vif.
 
-`partywall.guard.load` reads files and checks across keys; `partywall.guard.flatten` converts a policy for the agent.
+`partywall.guard.check` reads files and checks across keys. `partywall.guard.measure.flatten` converts a policy for the
+agent.
 """
 
 from __future__ import annotations

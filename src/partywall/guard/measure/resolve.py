@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
+from partywall.guard.document import Link, Policy, Vif, link_path
 from partywall.host.label import state_root
-from partywall.model.policy import Link, Policy, Vif, link_path
 from partywall.sandbox.networks import in_namespace, own_name
 from partywall.sandbox.vif import HostVif, find
 

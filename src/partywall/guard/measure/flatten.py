@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partywall.guard.load import ports
-from partywall.guard.resolve import VifPlace
-from partywall.model.policy import Flow, Link, Policy, Promise, Vif
+from partywall.guard.check import ports
+from partywall.guard.document import Flow, Link, Policy, Promise, Vif
+from partywall.guard.measure.resolve import VifPlace
 
 RECEIVES = " (receives)"
 WAYS = ("send", "receive")

@@ -16,11 +16,11 @@ from partywall.core.control import Control
 from partywall.core.document.shipped import text
 from partywall.errors import AgentError, Exit, Problem, UsageError
 from partywall.events import Emit, Left, Note, Sinks, Started, reports
-from partywall.guard.load import IS_INSIDE
-from partywall.guard.run import Kept
-from partywall.model.guard_run import GuardRun
-from partywall.model.policy import Policy
-from partywall.store.guard import GuardDirectory
+from partywall.guard.check import IS_INSIDE
+from partywall.guard.document import Policy
+from partywall.guard.findings import GuardRun
+from partywall.guard.measure.run import Kept
+from partywall.guard.record import GuardDirectory
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files
@@ -108,9 +108,10 @@ class Guards(NeverContinued):
         return EXITS[findings.outcome]
 
     def files(self) -> Files[GuardRun]:
-        from partywall.report.guard_view import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
+        from partywall.guard.report import report  # noqa: PLC0415 - of those who look alone
 
-        return FILES
+        return rendered.files("guard", "vifs", report, {})
 
 
 def _check_sources(job: GuardJob, located: Mapping[str, guard.VifPlace]) -> None:

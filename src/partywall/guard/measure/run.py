@@ -20,12 +20,12 @@ from partywall.agent.client import AgentClient
 from partywall.agent.inbox import NOT_READ, Inbox, Message
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
-from partywall.guard import left
-from partywall.guard.flatten import Flat, vif_of
-from partywall.guard.resolve import VifPlace, identity
-from partywall.guard.source import AtSource, Inside, Source
+from partywall.guard.findings import unread_ns
+from partywall.guard.measure import left
+from partywall.guard.measure.flatten import Flat, vif_of
+from partywall.guard.measure.resolve import VifPlace, identity
+from partywall.guard.measure.source import AtSource, Inside, Source
 from partywall.host.label import made_state_root, start_ticks, state_root
-from partywall.model.guard_run import unread_ns
 from partywall.units import format_duration
 
 AGENT = "guard"
@@ -150,7 +150,9 @@ class Kept:
             lost = f"reports of {format_duration(lost_ns)} were not read in time and are lost"
             self._unread.append(f"{lost}; {NOT_READ}; the guard went on")
         self._until_ns = params["at_ns"]
-        flat = next((flat for until_ns, flat in self._earlier if params["at_ns"] <= until_ns), self.flat)
+        # Reports come in order, so a policy that none of this time on is about is not needed any more.
+        self._earlier = [(until_ns, flat) for until_ns, flat in self._earlier if params["at_ns"] <= until_ns]
+        flat = self._earlier[0][1] if self._earlier else self.flat
         known = (
             {"guarantee_bps": leaf["guarantee_bps"] or None, "ceiling_bps": leaf["ceiling_bps"]}
             | ({"link": link} if link else {})

@@ -19,7 +19,7 @@ from partywall.core.document.explain import Mistake, did_you_mean, shown
 from partywall.core.document.formats import refuse_other
 from partywall.core.document.shipped import text as read_text
 from partywall.errors import Problem, UsageError, one_line
-from partywall.model.policy import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
+from partywall.guard.document import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
 
 FLOWS_MAX = 6
 IS_INSIDE = "the hook of this vif is inside already: in the namespace of its packets' sender"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.guard.resolve import VifPlace, locate
-from partywall.model.policy import Policy, link_path
+from partywall.guard.document import Policy, link_path
+from partywall.guard.measure.resolve import VifPlace, locate
 from partywall.sandbox.networks import in_namespace
 
 

@@ -113,7 +113,7 @@ def holds_and_puts_back(case):
     with case.held():
         assert case.now() == case.level
     assert case.now() == before
-    assert not ledger.put_back()
+    assert ledger.put_back() == ledger.Restored()
 
 
 def is_put_back_after_a_kill(case):
@@ -122,14 +122,15 @@ def is_put_back_after_a_kill(case):
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         assert case.now() == case.level
-        assert not ledger.put_back()
+        assert ledger.put_back() == ledger.Restored()
         refused = f"process {holder.pid} has set {held.SETTINGS[case.name].what} already"
         with pytest.raises(TrialError, match=refused), case.held():
             pass
         holder.send_signal(signal.SIGKILL)
-    assert ledger.put_back()
+    (restored,) = ledger.put_back().files
+    assert Path(restored).samefile(case.file)
     assert case.now() == before
-    assert not ledger.put_back()
+    assert ledger.put_back() == ledger.Restored()
 
 
 def test_a_setting_holds_while_the_block_runs_and_the_hosts_own_afterwards(case):
@@ -151,6 +152,29 @@ def test_the_hosts_own_setting_is_put_back_although_a_process_was_killed_meanwhi
     with case.held():
         assert case.now() == case.level
     assert case.now() == before
+
+
+def test_what_cannot_be_put_back_is_told_and_tried_again_and_what_is_gone_is_forgotten(tmp_path):
+    state = Path(os.environ["PARTYWALL_STATE"])
+    state.mkdir(mode=0o700)
+    refuses, gone, writable = tmp_path / "folder", tmp_path / "group" / "gone", tmp_path / "limit"
+    refuses.mkdir()
+    before = {str(refuses): "1", str(gone): "2", str(writable): "3"}
+    left = {"pid": os.getpid(), "start_ticks": 1, "before": before}
+    (state / ledger.LEVERS).write_text(json.dumps(left))
+    restored = ledger.put_back()
+    assert restored.files == (str(writable),)
+    assert restored.left == (f"{refuses}: the kernel refuses 1: Is a directory",)
+    with (
+        pytest.raises(TrialError, match="could not be undone"),
+        ledger.changed(ledger.LEVERS, "limits", {}, dict),
+    ):
+        pass
+    refuses.rmdir()
+    refuses.write_text("0")
+    assert ledger.put_back() == ledger.Restored((str(refuses),))
+    assert refuses.read_text() == "1"
+    assert ledger.put_back() == ledger.Restored()
 
 
 def test_a_setting_that_the_kernel_refuses_fails_the_turn(case, monkeypatch):

@@ -21,8 +21,8 @@ REMEDY = "'partywall reap' tries again, 'partywall reap --forget' forgets what c
 
 def clean_up() -> None:
     """Cleans up after dead runs. Prints a warning to standard error if something could not be removed."""
-    for cleaned in here.clean_up():
-        warn(cleaned.left)
+    restored, reaped = here.clean_up()
+    warn([*restored.left, *(thing for each in reaped for thing in each.left)])
 
 
 def warn(left: Sequence[str]) -> None:
@@ -42,7 +42,9 @@ def reap(
 ) -> int:
     """Remove what killed runs left on this host. Every 'partywall run' does this first."""
     console = Console()
-    reaped = here.clean_up(forget=forget)
+    restored, reaped = here.clean_up(forget=forget)
+    for file in restored.files:
+        console.print(f"restored: {file}", highlight=False, soft_wrap=True)
     for reaped_thing in reaped:
         console.print(f"run {reaped_thing.run}: removed {'' if reaped_thing.removed else 'nothing'}", highlight=False)
         for thing in reaped_thing.removed:
@@ -50,12 +52,12 @@ def reap(
     over = reap_policies()
     for policy in over:
         console.print(f"policy {policy}: its process and its namespaces no longer exist; forgotten", highlight=False)
-    left = [thing for reaped_thing in reaped for thing in reaped_thing.left]
+    left = [*restored.left, *(thing for reaped_thing in reaped for thing in reaped_thing.left)]
     if left and forget:
         console.print(f"forgotten: {', '.join(left)}", highlight=False)
     elif left:
         remedy = "remove them by hand; 'partywall reap --forget' forgets what cannot be reached"
         raise PartywallError(f"could not be removed: {', '.join(left)}; {remedy}")
-    if not reaped and not over:
+    if not restored.files and not reaped and not over:
         console.print("nothing was left")
     return Exit.HOLDS

@@ -82,10 +82,9 @@ def check_hooks(what: str) -> None:
         raise CapabilityError(remedies.lacking_hooks(what, missing, Host.here()))
 
 
-def clean_up(*, forget: bool = False) -> list[Reaped]:
-    """Removes what dead runs left on this host. forget: also forgets what can no longer be reached."""
-    ledger.put_back()
-    return reap(forget=forget)
+def clean_up(*, forget: bool = False) -> tuple[ledger.Restored, list[Reaped]]:
+    """Restores settings and removes what dead runs left on this host. forget: also forgets what cannot be reached."""
+    return ledger.put_back(forget=forget), reap(forget=forget)
 
 
 def check_folder(work_root: Path) -> None:

@@ -6,9 +6,11 @@ The original contents are stored before the change, so that the next start resto
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ def changed(
     file = made_state_root() / state
     if (other := _left(file)) and other["pid"] != os.getpid() and _is_alive(other):
         raise TrialError(f"process {other['pid']} has set {what} already; wait until its run ends")
-    put_back()
+    if left := put_back().left:
+        raise TrialError(f"an earlier run's changes could not be undone: {'; '.join(left)}")
     # Read only now, because a process killed meanwhile may have left other contents.
     contents = {str(path): text for path, text in before().items()}
     own = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "before": contents}
@@ -47,19 +50,35 @@ def changed(
                 raise TrialError(f"{path}: the kernel refuses {text}: {error.strerror}") from error
         yield
     finally:
-        _put_back(file, contents)
+        if left := _put_back(file, own).left:
+            raise TrialError(f"{what} could not be restored: {'; '.join(left)}")
 
 
-def put_back() -> bool:
-    """Restores everything that a killed process left changed. Returns whether there was anything."""
-    was_left = False
+@dataclass(frozen=True)
+class Restored:
+    """Files of the host that have their earlier contents again, and why the kernel refuses to restore others."""
+
+    files: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def put_back(*, forget: bool = False) -> Restored:
+    """Restores everything that killed processes left changed.
+
+    What the kernel refuses is tried again by the next call. forget: it is forgotten instead.
+    """
+    files: list[str] = []
+    left: list[str] = []
     for state in STATES:
         file = state_root() / state
-        left = _left(file)
-        if left is not None and not _is_alive(left):
-            _put_back(file, left["before"])
-            was_left = True
-    return was_left
+        noted = _left(file)
+        if noted is not None and not _is_alive(noted):
+            restored = _put_back(file, noted)
+            files += restored.files
+            left += restored.left
+            if forget:
+                file.unlink(missing_ok=True)
+    return Restored(tuple(files), tuple(left))
 
 
 def _left(state: Path) -> dict[str, Any] | None:
@@ -75,9 +94,20 @@ def _is_alive(left: Mapping[str, Any]) -> bool:
     return bool(start_ticks(left["pid"]) == left["start_ticks"])
 
 
-def _put_back(state: Path, before: Mapping[str, str]) -> None:
-    for file, text in before.items():
-        # A disk or a CPU may be gone.
-        with contextlib.suppress(OSError):
+def _put_back(state: Path, noted: Mapping[str, Any]) -> Restored:
+    files: list[str] = []
+    left: dict[str, str] = {}
+    for file, text in noted["before"].items():
+        try:
             Path(file).write_text(text)
-    state.unlink(missing_ok=True)
+        except OSError as error:
+            # A disk, a CPU or a group may be gone, with its file.
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ENXIO):
+                left[file] = f"{file}: the kernel refuses {text.strip()}: {error.strerror}"
+        else:
+            files.append(file)
+    if left:
+        write_whole(state, json.dumps({**noted, "before": {file: noted["before"][file] for file in left}}))
+    else:
+        state.unlink(missing_ok=True)
+    return Restored(tuple(files), tuple(left.values()))

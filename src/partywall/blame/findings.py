@@ -14,6 +14,8 @@ from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import fit
 from partywall.blame.job import BlameJob
 from partywall.blame.record import BlameRecord, Slot
+from partywall.core.report.figures import bare_percent
+from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import TrialError
 from partywall.values import Frozen
@@ -205,14 +207,17 @@ def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job
     most = job.least
     match verdict:
         case Verdict.NEIGHBOUR:
-            named = ", ".join(f"{each.suspect} takes {_share(each.taken)} of its work" for each in look.guilty)
+            named = ", ".join(
+                f"{each.suspect} takes {percent(each.taken)} of the victim's work" for each in look.guilty
+            )
             return f"{named}, through {job.lever}" if job.lever != "freeze" else named
         case Verdict.OWN:
-            return f"The victim's own limit stops it for {own:.0%} of the time; no neighbour was found guilty"
+            share = bare_percent(own or 0.0, 0)
+            return f"The victim's own limit stops it for {share} of the time; no neighbour was found guilty"
         case Verdict.HOST:
-            return f"The hypervisor takes {steal:.0%} of this host's time; no neighbour was found guilty"
+            return f"The hypervisor takes {bare_percent(steal, 0)} of this host's time; no neighbour was found guilty"
         case Verdict.NOBODY:
-            return f"Nobody in the list takes {most:.0%} or more of the victim's work"
+            return f"Nobody in the list takes {bare_percent(most)} or more of the victim's work"
         case _:
             why = "the A/A check fails: the victim follows a code that touched nobody" if look.dummy_fails else ""
             unheld = [each.suspect for each in look.standings if each.state is State.UNHELD]
@@ -220,10 +225,6 @@ def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job
             needed = look.seconds_needed
             time = f"about {units.format_duration(round(needed) * 10**9)} would be needed" if needed else ""
             return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
-
-
-def _share(estimate: Estimate) -> str:
-    return f"{max(0.0, estimate.value):.0%} ({max(0.0, estimate.low):.0%} to {estimate.high:.0%})"
 
 
 def _suspect(standing: Standing, at: int, slots: Sequence[Slot], job: BlameJob) -> Suspect:

@@ -10,7 +10,9 @@ from partywall import units
 from partywall.blame.decide import State
 from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict
 from partywall.blame.record import Standings
+from partywall.core.report.figures import bare_percent
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table
+from partywall.core.report.wording import interval
 from partywall.core.stats.estimate import Estimate, Outcome
 
 OUTCOMES = {Verdict.NEIGHBOUR: Outcome.VIOLATED, Verdict.UNKNOWN: Outcome.INCONCLUSIVE}
@@ -26,7 +28,12 @@ ENDS = {
 def _between(key: str, row: Row) -> str:
     if row.get(key) is None:
         return "–"
-    return f"{row[key]:+.1%} ({row[f'{key}_low']:+.1%} to {row[f'{key}_high']:+.1%})"
+    value, low, high = (100 * row[f"{key}{end}"] for end in ("", "_low", "_high"))
+    return interval(value, low, high, "%", sign=True)
+
+
+def _around(share: float, half: float) -> str:
+    return interval(100 * share, 100 * (share - half), 100 * (share + half), "%", sign=True)
 
 
 def _late(row: Row) -> str:
@@ -53,7 +60,7 @@ HELPS = (
 LIVE = (
     Column("suspect", "suspect", is_key=True),
     Column("state", "verdict"),
-    Column("taken", "takes", "%", text=lambda row: f"{row['taken']:+.0%} ± {row['half']:.0%}"),
+    Column("taken", "takes", "%", text=lambda row: _around(row["taken"], row["half"])),
 )
 TERMS = {
     "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named "
@@ -109,8 +116,8 @@ def live(seen: Any) -> Report | None:
     if not isinstance(seen, Standings):
         return None
     rows = [{"suspect": name, "state": state, "taken": taken, "half": half} for name, state, taken, half in seen.rows]
-    first = rows[0]
-    said = f"{first['suspect']} {first['state']} {first['taken']:+.0%} ± {first['half']:.0%}"
+    name, state, taken, half = seen.rows[0]
+    said = f"{name} {state} {_around(taken, half)}"
     return Report(f"after {seen.seconds:.0f} s: {said}", sections=(Table("suspects", "Suspects", LIVE, rows, brief=8),))
 
 
@@ -155,9 +162,9 @@ def _notes(findings: BlameFindings) -> Iterator[str]:
     if findings.is_weak:
         yield "the victim's rate only says how long it waited for a CPU: harm through memory or disks is not seen"
     if findings.own:
-        yield f"the victim's own limit stopped it for {findings.own:.1%} of the time"
+        yield f"the victim's own limit stopped it for {bare_percent(findings.own)} of the time"
     if findings.steal >= 0.01:
-        yield f"the hypervisor took {findings.steal:.1%} of the host's time"
+        yield f"the hypervisor took {bare_percent(findings.steal)} of the host's time"
     yield from (f"not touched: {text}" for text in findings.left_out)
 
 

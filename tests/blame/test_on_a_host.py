@@ -42,6 +42,7 @@ def neighbours() -> Iterator[list[str]]:
 
 
 @pytest.mark.host
+@pytest.mark.slow
 @measured
 def test_the_neighbour_on_the_victims_cpu_is_named_and_the_host_is_as_before(
     tmp_path_factory: pytest.TempPathFactory, neighbours: list[str]

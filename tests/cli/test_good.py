@@ -64,7 +64,9 @@ def test_commands_come_up_without_the_libraries_that_load_slowly():
 
 
 def test_help_gives_each_command_the_first_line_of_its_own_help():
-    for name, entry in COMMANDS.items():
+    written = {name: entry for name, entry in COMMANDS.items() if entry is not None}
+    assert "watch" not in written, "its help is that of its job"
+    for name, entry in written.items():
         own = " ".join(command(name).help.split("\n\n")[0].split())
         assert entry.help == own, name
 

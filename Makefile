@@ -177,7 +177,7 @@ bench-plants: bench-setup ## run every benchmark in its short form, as it is and
 
 long-test: bench-setup ## run the slow tests and the benchmarks in their long form
 	$(VENV)/bin/partywall vm prepare --root fio,stress-ng || true
-	$(PY) -m pytest -m slow
+	$(MAKE) test-slow
 	@failed=0; for file in $(BENCHES); do echo "== $$file"; $(PY) $$file $(if $(RECORD),--record) || failed=1; done; exit $$failed
 
 # libFuzzer needs a nightly compiler; without one the decoder is tried with as many random lines by proptest instead.

@@ -26,7 +26,7 @@ from partywall.model.power import Reading, Timing
 from partywall.power import ladder
 from partywall.power.machine import Display, Machine
 from partywall.stats import power_fit
-from partywall.stats.power_meter import scaled, timing
+from partywall.stats.power_meter import timing
 
 DISPLAY = Display(lag_s=0.5, refresh_s=0.25, noise=0.5, step=0.5)
 CORES = (0, 1, 2, 3)
@@ -92,7 +92,7 @@ def main() -> None:
             bent.stop()
     delays = timing(trace.readings, trace.activity)
     if options.plant == "lag":
-        delays = Timing(refresh_ms=delays.refresh_ms, lag_ms=scaled(delays.lag_ms, 0.0) if delays.lag_ms else None)
+        delays = Timing(refresh_ms=delays.refresh_ms, lag_ms=delays.lag_ms.scaled(0.0) if delays.lag_ms else None)
     observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
     fit = power_fit.fit(powers.FACTS, observed, "bench")
     for rung in fit.rungs:

@@ -14,11 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from partywall.blame.measure.levers import Held, Kind, Lever, contents, lever, owner
+from partywall.blame.measure.levers import Held, Kind, Lever, lever, owner
 from partywall.errors import CapabilityError, TrialError
+from partywall.files import kernel_text
 from partywall.host.settings import ledger
 from partywall.sandbox import cgroups
 from partywall.sandbox.runtime import Runtime
+
+
+def contents(levers):
+    return {path: kernel_text(str(path)) or "" for each in levers for path in each.before}
+
 
 V1 = cgroups.Cgroups(v1={"cpu": Path("/c"), "blkio": Path("/b"), "freezer": Path("/f")})
 
@@ -153,7 +159,7 @@ def test_the_next_start_puts_back_what_a_killed_experiment_and_a_killed_watchdog
         killed.wait()
         assert contents([file_lever]) != before
     assert (state / ledger.LEVERS).exists()
-    assert ledger.put_back()
+    assert ledger.put_back().files
     assert contents([file_lever]) == before
 
 

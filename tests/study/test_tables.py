@@ -208,7 +208,7 @@ def test_what_all_cpus_of_the_bare_host_do_is_held_against_one():
     assert (benchmark, cpus) == ("integer", 2)
     assert ratio.low < 1.2 < ratio.high
     assert "the CPUs share cores, or other hosts use them" in isolation._scaling_text(benchmark, ratio, cpus)
-    assert "share cores" not in isolation._scaling_text(benchmark, tables.scaled(ratio, 1.6), cpus)
+    assert "share cores" not in isolation._scaling_text(benchmark, ratio.scaled(1.6), cpus)
 
 
 def test_what_a_busy_neighbours_setting_leaves_is_the_rest_and_an_idle_one_leaves_all():

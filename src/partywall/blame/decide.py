@@ -162,8 +162,8 @@ class Rule:
         )
         return Look(
             standings=tuple(standings),
-            dummy=_scaled(found.estimate(count), self.depth),
-            dummy_fails=bool(_dummy_p(found, count) < DUMMY_ALPHA / len(self.looks)),
+            dummy=found.estimate(count).scaled(self.depth),
+            dummy_fails=bool(_dummy_p(found, count, len(self.delays)) < DUMMY_ALPHA / len(self.looks)),
             seconds=seconds,
             seconds_needed=needed if needed > seconds else None,
             enough=all(self._is_decided(each) for each in standings),
@@ -182,7 +182,7 @@ class Rule:
         else:
             state = State.CLEARED if upper < self.least else State.OPEN
         delay_ns = int(found.delay[column]) * self.slot_ns // self.per_slot
-        gain, taken = _scaled(full, self.depth), _scaled(full, 1 / held)
+        gain, taken = full.scaled(self.depth), full.scaled(1 / held)
         return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
 
     def _reach(self, found: Effects) -> float:
@@ -204,18 +204,14 @@ def selected(p: Array, level: float) -> Chosen:
     return out
 
 
-def _scaled(estimate: Estimate, by: float) -> Estimate:
-    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
-
-
 def _deviation(standing: Standing) -> float:
     return max(standing.gain.half_width, 1e-12)
 
 
-def _dummy_p(found: Effects, column: int) -> float:
-    """The dummy's probability, of both signs, at no delay that was chosen."""
+def _dummy_p(found: Effects, column: int, delays: int) -> float:
+    """The dummy's probability, of both signs, corrected for the delays tried."""
     ratio = abs(float(found.effect[column])) / max(float(found.error[column]), 1e-12)
-    return float(min(1.0, 2 * special.stdtr(found.dof, -ratio) * 4))
+    return float(min(1.0, 2 * special.stdtr(found.dof, -ratio) * delays))
 
 
 def _needed(standing: Standing, least: float, seconds: float, reach: float) -> float:

@@ -163,7 +163,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
     own = [slot.own for slot in whole if slot.own is not None]
     own_share, steal = (float(np.mean(own)) if own else None), float(np.mean([slot.steal for slot in whole]))
     verdict = _verdict(look, own_share, steal)
-    suspects = tuple(_suspect(each, names.index(each.suspect), whole, job) for each in look.standings)
+    suspects = tuple(_suspect(each, names.index(each.suspect), whole) for each in look.standings)
     return BlameFindings(
         name=record.name,
         started_at=str(record.about.get("started_at", "")),
@@ -204,7 +204,6 @@ def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
 
 
 def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job: BlameJob) -> str:
-    most = job.least
     match verdict:
         case Verdict.NEIGHBOUR:
             named = ", ".join(
@@ -217,7 +216,7 @@ def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job
         case Verdict.HOST:
             return f"The hypervisor takes {bare_percent(steal, 0)} of this host's time; no neighbour was found guilty"
         case Verdict.NOBODY:
-            return f"Nobody in the list takes {bare_percent(most)} or more of the victim's work"
+            return f"Nobody in the list takes {bare_percent(job.least)} or more of the victim's work"
         case _:
             why = "the A/A check fails: the victim follows a code that touched nobody" if look.dummy_fails else ""
             unheld = [each.suspect for each in look.standings if each.state is State.UNHELD]
@@ -227,8 +226,7 @@ def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job
             return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
 
 
-def _suspect(standing: Standing, at: int, slots: Sequence[Slot], job: BlameJob) -> Suspect:
-    del job
+def _suspect(standing: Standing, at: int, slots: Sequence[Slot]) -> Suspect:
     use, depth = (np.array([getattr(slot, name)[at] for slot in slots]) for name in ("use", "depths"))
     open_ = use[depth == 0]
     free = float(open_.mean()) if len(open_) else 0.0
@@ -262,8 +260,8 @@ def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[S
             suspect=suspect.name,
             less=less,
             use=suspect.use * (1 - less),
-            gain=_times(known or whole, less / suspect.held),
-            check=None if known is None or held_out is None else _times(held_out, less / suspect.held),
+            gain=(known or whole).scaled(less / suspect.held),
+            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held),
             text=paste(suspect.name, suspect.use * (1 - less), job),
         )
         for less in HELPS
@@ -280,10 +278,6 @@ def _full(rule: Rule, slots: Sequence[Slot], at: int) -> Estimate | None:
         return None
     value, half = float(found.effect[at]), 1.96 * float(found.error[at])
     return Estimate(value=value, low=value - half, high=value + half, n=len(slots), method="as the effects")
-
-
-def _times(estimate: Estimate, by: float) -> Estimate:
-    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
 
 
 def paste(cgroup: str, use: float, job: BlameJob) -> str:

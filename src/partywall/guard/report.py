@@ -44,7 +44,8 @@ MORE = (
 
 def report(run: GuardRun) -> Report:
     """Everything that a guard found: totals of every vif, findings, and rates over time."""
-    vifs = [{"vif": vif, **figures} for vif, figures in figures_of(run)["vifs"].items()]
+    values = figures_of(run)
+    vifs = [{"vif": vif, **figures} for vif, figures in values["vifs"].items()]
     found = [f"{at_ns / 1e9:.1f} s, {hook}: {kind}: {text}" for at_ns, hook, kind, text in run.notes]
     sent = [vif for vif in run.vifs if any(report["rows"][vif]["offered_bps"] for report in run.reports)]
     left_out = len(run.vifs) - len(sent[:VIFS_MAX])
@@ -61,7 +62,7 @@ def report(run: GuardRun) -> Report:
             Lines("got", "What each vif got", list(got(run.means))),
             *(chart for vif in sent[:VIFS_MAX] for chart in _charts(run, vif)),
         ),
-        values=figures_of(run),
+        values=values,
         name=run.run,
         about="offered, granted and passed",
     )

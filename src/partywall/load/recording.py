@@ -26,6 +26,7 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note
 from partywall.host import Host, free_port
 from partywall.host.label import Label
+from partywall.host.processes import end_group
 from partywall.sandbox import reaper
 
 PROXY = "mitmdump"
@@ -194,7 +195,7 @@ def _proxy(program: str, job: Recording, label: Label, har: Path) -> Iterator[_P
         _wait_for(running)
         yield running
     finally:
-        _end(process, signal.SIGINT)
+        end_group(process, STOP_S, signal.SIGINT)
 
 
 def _proxy_command(program: str, job: Recording, label: Label, har: Path, port: int) -> list[str]:
@@ -243,7 +244,7 @@ def _browser(
     try:
         yield process
     finally:
-        _end(process, signal.SIGTERM)
+        end_group(process, STOP_S)
 
 
 def _browser_command(program: str, job: Recording, port: int, profile: Path) -> Sequence[str]:
@@ -251,12 +252,3 @@ def _browser_command(program: str, job: Recording, port: int, profile: Path) -> 
     through = (f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>")
     alone = ("--no-sandbox",) if os.geteuid() == 0 else ()
     return [program, f"--user-data-dir={profile}", *through, *_QUIET, *alone, *job.options, job.url]
-
-
-def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str], number: signal.Signals) -> None:
-    for wanted in (number, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, wanted)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-            return

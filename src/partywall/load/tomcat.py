@@ -14,7 +14,6 @@ import io
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tarfile
 import time
@@ -29,6 +28,7 @@ from pathlib import Path
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, free_port, install
 from partywall.host.label import Label
+from partywall.host.processes import end_group
 from partywall.sandbox import Settings
 from partywall.session import Session
 
@@ -122,7 +122,8 @@ def running(label: Label, address: str = HERE) -> Iterator[Service]:
         # The script has replaced itself by Java.
         yield Service(url, process.pid, len(os.sched_getaffinity(0)), version())
     finally:
-        _stop(process)
+        # The script that starts it may still run.
+        end_group(process, STOP_S)
         log.close()
         shutil.rmtree(base, ignore_errors=True)
 
@@ -231,13 +232,3 @@ def _fetch(visitor: urllib.request.OpenerDirector, page: str) -> None:
         # Paying without a token is refused, but compiles the page.
         if error.code != REFUSED:
             raise
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends its process group, because the script that starts it may still run."""
-    for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience_s)
-            return

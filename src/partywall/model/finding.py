@@ -82,7 +82,7 @@ class CpuTime(Frozen):
 
     def promise_kept(self, cpu: Estimate) -> Estimate:
         """A share of the CPUs as a share of the promise."""
-        return cpu.model_copy(update={name: getattr(cpu, name) / self.promised for name in ("value", "low", "high")})
+        return cpu.mapped(lambda share: share / self.promised)
 
 
 class Effect(StrEnum):

@@ -228,9 +228,8 @@ def _times(percentile: str) -> Figure:
     """A percentile of the latency as a multiple of the baseline's."""
 
     def times(cell: Cell) -> Estimate | None:
-        if (impact := cell.latency.get(percentile)) is None:
-            return None
-        return impact.model_copy(update={name: 1 + getattr(impact, name) for name in ("value", "low", "high")})
+        impact = cell.latency.get(percentile)
+        return impact and impact.mapped(lambda change: 1 + change)
 
     return times
 

@@ -252,7 +252,7 @@ def _changed(run: _Run, failed: Sequence[tuple[str, Estimate, float]], what: str
         return
     victims = list(dict.fromkeys(run.trials[trial].victim_name for trial, _, _ in failed))
     _, worst, nothing = max(failed, key=lambda each: abs(each[1].value - each[2]))
-    change = worst.model_copy(update={name: getattr(worst, name) - nothing for name in ("value", "low", "high")})
+    change = worst.mapped(lambda value: value - nothing)
     whose, up_to = (victims[0], "") if len(victims) == 1 else (f"{len(victims)} victims", "up to ")
     yield f"the {what} of {whose} by {up_to}{written_percent(change)}"
 
@@ -282,10 +282,7 @@ def _harms(run: _Run) -> list[str]:
 
 
 def _gain(cell: Cell) -> str:
-    isolation = cell.isolation
-    return written_percent(
-        isolation.model_copy(update={name: getattr(isolation, name) - 1 for name in ("value", "low", "high")})
-    )
+    return written_percent(cell.isolation.mapped(lambda factor: factor - 1))
 
 
 def _loses(run: _Run, cell: Cell) -> str:

@@ -173,7 +173,7 @@ def timing(
     period = refresh(_changes(readings) if new.counts_joules else new.seen_s, new.every_s)
     if period is not None and not new.counts_joules:
         new = replace(new, seen_s=_on_grid(new.seen_s, period.value))
-    refresh_ms = None if period is None else scaled(period, 1e3)
+    refresh_ms = None if period is None else period.scaled(1e3)
     why = "" if period else f"new values come more often than readings, which are {1e3 * new.every_s:.0f} ms apart"
     if len(activity) < FEWEST:
         return Timing(refresh_ms=refresh_ms, why=why or "no activity was recorded")
@@ -321,8 +321,3 @@ def _lag_interval(new: Updates, load: Load, width: Array, lag_s: float) -> Estim
         value=1e3 * lag_s, low=1e3 * max(0.0, lag_s - half), high=1e3 * (lag_s + half), n=len(part),
         method="least squares over a grid, jackknife",
     )  # fmt: skip
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """An estimate in another unit."""
-    return estimate.model_copy(update={name: factor * getattr(estimate, name) for name in ("value", "low", "high")})

@@ -190,7 +190,7 @@ def _seen(bands: Sequence[Band], judgements: Sequence[Judgement]) -> list[Band]:
 
 
 def _as_ratio(impact: Estimate) -> Estimate:
-    return impact.model_copy(update={name: 1 + getattr(impact, name) for name in ("value", "low", "high")})
+    return impact.mapped(lambda change: 1 + change)
 
 
 def _widened(ratio: Estimate, band: tuple[float, ...]) -> Estimate:

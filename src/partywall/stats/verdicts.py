@@ -122,7 +122,7 @@ def _latency(goal: Goal, cell: Cell, bands: Sequence[Band]) -> list[Judgement]:
     if JUDGED not in cell.latency:
         return [TOO_FEW]
     ratio = latency_ratio_of(cell, bands)
-    impact = ratio.model_copy(update={name: getattr(ratio, name) - 1 for name in ("value", "low", "high")})
+    impact = ratio.mapped(lambda times: times - 1)
     name = f"latency impact at {JUDGED}{_widened(cell, Warn.NULL_LATENCY)}"
     judgement = _judge(name, impact, at_most=goal.latency_impact_p99)
     return [_if_effect(judgement, cell.latency_effect.get(JUDGED, Effect.NOT_KNOWN), "")]
@@ -146,8 +146,7 @@ def _latency_itself(goal: Goal, cell: Cell) -> list[Judgement]:
     if JUDGED not in cell.latency_ns:
         return [TOO_FEW]
     # The A/A band is of ratios: a neighbour that does nothing makes no latency.
-    ms = cell.latency_ns[JUDGED]
-    in_ms = ms.model_copy(update={name: getattr(ms, name) / 1e6 for name in ("value", "low", "high")})
+    in_ms = cell.latency_ns[JUDGED].mapped(lambda ns: ns / 1e6)
     return [_judge(f"latency at {JUDGED} in ms", in_ms, at_most=goal.latency_p99 / 1e6)]
 
 

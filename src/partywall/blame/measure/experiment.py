@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,17 +31,6 @@ BEFORE = 10
 """Slots before the first pulse, which tell what suspects use."""
 
 
-@dataclass
-class _Recent:
-    """What a suspect uses outside of pulses."""
-
-    values: deque[float]
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.values)) if self.values else 0.0
-
-
 class Experiment:
     """One experiment. The host is as before when `run` returns, however it ends."""
 
@@ -61,7 +49,8 @@ class Experiment:
         self._record, self._emit, self._clock = record, emit, clock or Monotonic()
         self._own, self._stat = _own_limit(job, victim, host), str(host.path("/proc/stat"))
         self._names = [each.name for each in suspects]
-        self._recent = [_Recent(deque(maxlen=RECENT)) for _ in suspects]
+        # What each uses outside of pulses.
+        self._recent = [deque[float](maxlen=RECENT) for _ in suspects]
         self._slots: list[Slot] = []
         self._lost_s = 0.0
 
@@ -99,7 +88,7 @@ class Experiment:
         try:
             for name, depth, recent in zip(self._names, depths, self._recent, strict=True):
                 if depth:
-                    held.hold(name, float(depth), recent.mean)
+                    held.hold(name, float(depth), float(np.mean(recent)) if recent else 0.0)
                 else:
                     held.release(name)
         except Ended as ended:
@@ -127,7 +116,7 @@ class Experiment:
         use = [max(0.0, each.used() - was) / seconds for each, was in zip(self._suspects, used, strict=True)]
         for depth, value, recent in zip(depths, use, self._recent, strict=True):
             if not depth:
-                recent.values.append(value)
+                recent.append(value)
         own_now = self._read_own()
         later = _steal(self._stat)
         return Slot(

@@ -16,7 +16,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -263,8 +263,3 @@ def _watchdog(before: Mapping[Path, str]) -> Iterator[subprocess.Popen[bytes]]:
                 dog.stdin.flush()
             with contextlib.suppress(BrokenPipeError):
                 dog.stdin.close()
-
-
-def contents(levers: Sequence[Lever]) -> dict[str, str]:
-    """What the files of levers contain now, for a comparison."""
-    return {str(path): kernel_text(str(path)) or "" for each in levers for path in each.before}

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shlex
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +16,10 @@ from partywall.blame.job import BlameJob
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
+from partywall.host.processes import end_group
 from partywall.sandbox import cgroups, tenants
 
+STOP_S = 5.0
 Counts = tuple[float, float]
 """Work so far, and what it is divided by: seconds, or the sum of latencies."""
 
@@ -168,13 +169,7 @@ def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        end_group(process, STOP_S)
 
 
 def _log(job: BlameJob) -> Logged:

@@ -72,7 +72,7 @@ def impact(estimate: Estimate, *, sign: bool = True) -> str:
 
     Large values are hard to read as a percentage: from TIMES on, they are multiples of the baseline's latency.
     """
-    times = estimate.model_copy(update={name: 1 + getattr(estimate, name) for name in ("value", "low", "high")})
+    times = estimate.mapped(lambda change: 1 + change)
     if times.value < TIMES and not _wide(times):
         return percent(estimate, sign=sign)
     return multiple(times, "times")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 from partywall.values import Frozen
 
@@ -23,6 +24,14 @@ class Estimate(Frozen):
     def half_width(self) -> float:
         """The value to show behind ±: the longer arm, because an interval that ends at a limit is not symmetric."""
         return max(self.high - self.value, self.value - self.low)
+
+    def mapped(self, change: Callable[[float], float]) -> Self:
+        """The same figure in another form, such as another unit. change: rises with its argument."""
+        return self.model_copy(update={name: change(getattr(self, name)) for name in ("value", "low", "high")})
+
+    def scaled(self, by: float) -> Self:
+        """The same figure times a number that is not negative."""
+        return self.mapped(lambda value: value * by)
 
 
 class Outcome(StrEnum):

@@ -267,14 +267,14 @@ def _value(
     if rule.value in ("relative", "efficiency"):
         estimate = run.over_reference(trial, treatment, other)
         by = 100 / share if rule.value == "efficiency" and share else 100.0
-        return None if estimate is None else (scaled(estimate, by), 1, by)
+        return None if estimate is None else (estimate.scaled(by), 1, by)
     if rule.value in ("factor", "times"):
         estimate = run.factor(trial, treatment, BASELINE)
         if estimate is None:
             return None
         return (estimate, 1, 1.0) if rule.value == "factor" else (inverted(estimate), -1, 1.0)
     if rule.value == "clock":
-        return None if (clock := run.clock(trial, treatment)) is None else (scaled(clock, 100.0), 0, 1.0)
+        return None if (clock := run.clock(trial, treatment)) is None else (clock.scaled(100.0), 0, 1.0)
     return _value_of_rate(rule, run, trial, treatment, show)
 
 
@@ -285,7 +285,7 @@ def _value_of_rate(
     if rate is None or rate.value <= 0:
         return None
     if rule.value == "seconds":
-        return scaled(inverted(rate), float(rule.task or 0)), -1, float(rule.task or 0)
+        return inverted(rate).scaled(float(rule.task or 0)), -1, float(rule.task or 0)
     shown, power = show(trial, rate)
     return shown, power, 1.0
 
@@ -295,10 +295,6 @@ def _rate(run: PartRun, trial: Trial, treatment: str) -> Estimate | None:
         return run.baseline(trial)
     cell = run.cells(trial).get(treatment)
     return cell.rate if cell else None
-
-
-def scaled(estimate: Estimate, by: float) -> Estimate:
-    return estimate.model_copy(update={name: getattr(estimate, name) * by for name in ("value", "low", "high")})
 
 
 def inverted(estimate: Estimate) -> Estimate:
@@ -318,7 +314,7 @@ def paired(paper_table: PaperTable, points: Sequence[Point]) -> Iterator[Paired]
         factor = left.run.factor(left.trial, left.treatment, right.treatment)
         if factor is None or factor.low <= 0:
             continue
-        ratio = scaled(factor if left.power > 0 else inverted(factor), left.by / right.by)
+        ratio = (factor if left.power > 0 else inverted(factor)).scaled(left.by / right.by)
         ends = {"value": ratio.value, "low": ratio.low, "high": ratio.high}
         yield Paired(left=left.place, right=right.place, **ends)
 
@@ -381,7 +377,7 @@ def _entry(rule: Board, run: PartRun, trial: Trial, treatment: Treatment) -> Ent
         trial=trial,
         absolute=rate,
         relative=relative,
-        q=None if relative is None or not expected else scaled(relative, 1 / expected),
+        q=None if relative is None or not expected else relative.scaled(1 / expected),
         emulated=run.emulated(trial, treatment),
         reference=relative is not None and relative.low == relative.high == 1,
     )

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from common import read_meanwhile
-from partywall import guard
 from partywall.guard.document import Policy
-from partywall.guard.measure.run import Kept
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import Kept, keep
 from partywall.sandbox.lab import Counted, Lab, lab
 from partywall.study.promises.lab import policy
 
@@ -214,7 +215,7 @@ def _guarded(
     vifs = {name: _vif(made, name, member) for name, member in zip(names, crowd.members, strict=True)}
     more = {"queue": crowd.queue} if crowd.queue else {}
     limits = Policy.model_validate(policy(made, vifs, f"{crowd.link:.0f}bit/s", **more))
-    flat = guard.flatten(limits, guard.resolve(limits))
+    flat = flatten(limits, resolve(limits))
     if demand:
         flat = dataclasses.replace(flat, start={**flat.start, "demand": demand})
     waits: dict[str, list[float]] = {name: [] for name in names}
@@ -227,7 +228,7 @@ def _guarded(
                     row = report.rows[f"{name} (receives)" if member.place == "received" else name]
                     waits[name].append((row["delay_ns"] or 0) / 1e9)
 
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         reader = threading.Thread(target=read, args=(kept,))
         reader.start()
         # In the first seconds, senders are in slow start.

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 from common import arguments, conclude
 from disturbance import undisturbed
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import Class, htb, policy
 
@@ -110,7 +112,7 @@ def with_htb(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds:
 
 def guarded(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds: float) -> Rates:
     wanted = policy_of(made, tenants, link_bps)
-    with guard.keep(guard.flatten(wanted, guard.resolve(wanted))):
+    with keep(flatten(wanted, resolve(wanted))):
         return delivered(made, seconds)
 
 

@@ -31,8 +31,9 @@ from pathlib import Path
 
 from agents import Kernel, Resident, now_ns, rate
 from common import Parser, busy_cpu, conclude, interval_of_median, not_measured
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
 from partywall.guard.measure.run import keep
 from partywall.host.label import Label
 from partywall.sandbox import reap, reaper
@@ -70,7 +71,7 @@ def guarded(
     send = {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s", "packets": "50M/s"}
     vifs = {"vm": {"excess": excess, "send": send}}
     kept_policy = Policy.model_validate(policy(made, vifs, f"{bps:.0f}bit/s", queue=queue))
-    return keep(guard.flatten(kept_policy, guard.resolve(kept_policy)))
+    return keep(flatten(kept_policy, resolve(kept_policy)))
 
 
 def by_rate(made: Lab, bps: float) -> contextlib.AbstractContextManager[object]:

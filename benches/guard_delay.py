@@ -11,8 +11,10 @@ import statistics
 from typing import Any
 
 from common import arguments, conclude
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.resolve import resolve, resolve_links
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.sandbox.networks import NETNS
 from partywall.study.promises import delay
@@ -25,17 +27,17 @@ VIFS = {
 }
 
 
-def flat(made: Lab, goal: str | None) -> guard.Flat:
+def flat(made: Lab, goal: str | None) -> Flat:
     classes: dict[str, Any] = {"gold": {"priority": 2} | ({"delay": goal} if goal else {}), "silver": 1}
     kept_policy = Policy.model_validate(policy(made, VIFS, "200Mbit/s") | {"service_classes": classes})
-    return guard.flatten(kept_policy, guard.resolve(kept_policy), links=guard.resolve_links(kept_policy))
+    return flatten(kept_policy, resolve(kept_policy), links=resolve_links(kept_policy))
 
 
 def waits(
     made: Lab, probe: delay.Probe, goal: str | None, *, guarded: bool, seconds: float
 ) -> tuple[float, float, float]:
     """(median delay in ms, jitter in ms, Mb/s delivered of both)."""
-    with guard.keep(flat(made, goal)) if guarded else contextlib.nullcontext():
+    with keep(flat(made, goal)) if guarded else contextlib.nullcontext():
         delay.run([probe], 4.0)
         probe.take()
         before = made.read()

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from common import arguments, conclude
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Counted, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy
@@ -28,7 +30,7 @@ READ_NS_MAX = 500_000
 def first_second(ceiling: str) -> list[Counted]:
     with lab(["new", "other"]) as made:
         kept_policy = Policy.model_validate(policy(made, {"new": {"send": {"ceiling": ceiling}}}))
-        with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
+        with keep(flatten(kept_policy, resolve(kept_policy))):
             idle = made.read()
             with sender(made, "new", PACKET_BYTES, None):
                 readings = [idle]
@@ -47,7 +49,7 @@ def recreated(ceiling: str) -> list[Counted]:
         ip("-n", space, *pair)
         vif = {"new": {"interface": "again0", "send": {"ceiling": ceiling}}}
         kept_policy = Policy.model_validate(policy(made, vif))
-        with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
+        with keep(flatten(kept_policy, resolve(kept_policy))):
             time.sleep(0.3)
             ip("-n", space, "link", "del", "again0")
             ip("-n", space, *pair)

@@ -19,8 +19,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from common import arguments, conclude
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import policy
 
@@ -91,7 +93,7 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
         for name, bps in PROMISED.items()
     }
     kept_policy = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
-    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
+    with keep(flatten(kept_policy, resolve(kept_policy))):
         yield
 
 

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, conclude
-from partywall import guard
 from partywall.errors import TrialError
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
 from partywall.guard.measure.left import owner, state
-from partywall.guard.measure.run import keep
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep, remove
 from partywall.sandbox.lab import Lab, lab, sender, tc
 from partywall.study.promises.lab import policy
 
@@ -56,7 +57,7 @@ def there(made: Lab) -> str:
 def agent_kept(content: Mapping[str, Any]) -> Iterator[int]:
     """The agent's process number, whose keeper is this process."""
     kept_policy = Policy.model_validate(content)
-    with keep(guard.flatten(kept_policy, guard.resolve(kept_policy)), leave=True) as kept:
+    with keep(flatten(kept_policy, resolve(kept_policy)), leave=True) as kept:
         yield kept.client.process.pid
         kept.client.process.wait()
 
@@ -117,7 +118,7 @@ def main() -> None:
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
         kept_policy = Policy.model_validate(content)
-        flat = guard.flatten(kept_policy, guard.resolve(kept_policy))
+        flat = flatten(kept_policy, resolve(kept_policy))
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
             with death.kept(content | {"if_daemon_dies": does.get(death.then, death.then)}) as pid:
@@ -140,7 +141,7 @@ def main() -> None:
                 f"of the ceiling, emptiest {least:.1%} of a guarantee",
                 flush=True,
             )
-        guard.remove(kept_policy.name, flat.start["hooks"])
+        remove(kept_policy.name, flat.start["hooks"])
         remains = there(made) != bare or state(kept_policy.name).exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (

@@ -27,8 +27,10 @@ from itertools import islice, pairwise
 from typing import Any
 
 from common import arguments, await_calm, conclude, interval_of_median, read_meanwhile, stolen_s
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Counted, Lab, lab, sender
 from partywall.study.promises.lab import policy
 
@@ -76,7 +78,7 @@ class Steps:
 @contextlib.contextmanager
 def guarded(made: Lab, period_ms: int) -> Iterator[None]:
     kept = Policy.model_validate(policy(made, VIFS, "200Mbit/s", period=f"{period_ms}ms"))
-    with guard.keep(guard.flatten(kept, guard.resolve(kept))):
+    with keep(flatten(kept, resolve(kept))):
         yield
 
 

@@ -34,8 +34,10 @@ import crowd
 from common import arguments, conclude, read_meanwhile
 from crowd import PAYLOAD, READ_EVERY_S, fullest
 from disturbance import undisturbed
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy
@@ -152,7 +154,7 @@ def guarded(made: Lab, every: Mapping[str, Way], drops: Collection[str], bps: fl
     }
     vifs["other"] = {"send": {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s"}}
     limits = Policy.model_validate(policy(made, vifs, f"{5 * bps:.0f}bit/s"))
-    with guard.keep(guard.flatten(limits, guard.resolve(limits))):
+    with keep(flatten(limits, resolve(limits))):
         time.sleep(0.2)
         yield
 

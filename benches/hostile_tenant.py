@@ -31,10 +31,11 @@ from typing import Any
 
 from common import arguments, conclude, in_parts
 from hostile import CANNOT
-from partywall import guard
 from partywall.errors import CapabilityError
 from partywall.guard.document import Policy
-from partywall.guard.measure.run import Kept
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import Kept, keep
 from partywall.host.label import Label
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
 from partywall.study.promises.lab import policy
@@ -165,7 +166,7 @@ def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Ou
     """None if the kernel does not let the tenant try. whole_bps: what the policy guarantees the neighbour `whole`."""
     ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
     kept_policy = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
-    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))) as kept:
+    with keep(flatten(kept_policy, resolve(kept_policy))) as kept:
         with contextlib.ExitStack() as senders:
             for name, bytes_ in BYTES.items():
                 on_link = bytes_ + (FRAGMENT_HEADERS if name == "parts" else 0)

@@ -10,10 +10,10 @@ from partywall import kinds
 from partywall.cli import main
 from partywall.core.report.compared import Figure, figures_of
 from partywall.errors import UsageError
-from partywall.guard.measure.run import Report
-from partywall.guard.record import GuardDirectory
+from partywall.guard.record import GuardInterval
 from partywall.kinds.compared import merged, side_by_side
 from partywall.model.migration import Move, MoveFinding
+from tests.guard.records import guard_record
 from tests.test_kinds import BEGUN, MAKERS, ROW
 
 SHOWN = sorted(MAKERS.keys() - {*BEGUN, "consolidation", "migration"})
@@ -66,8 +66,8 @@ def test_repeated_moves_are_one_figure_with_its_interval():
 
 
 def test_a_figure_of_one_record_alone_is_shown_without_a_ratio(tmp_path):
-    second = GuardDirectory.create(tmp_path / "two", "name: edge\n")
-    second.add(Report(0, 10**9, {"vm": ROW, "other": ROW}, {}, (), 0, 0))
+    second = guard_record(tmp_path / "two")
+    second.add(GuardInterval(0, 10**9, {"vm": ROW, "other": ROW}, {}, (), 0, 0))
     both = side_by_side(MAKERS["guard"](tmp_path / "one"), second)
     rows = {of: texts for of, *texts in both.texts}
     assert rows["other: offered"] == ["–", "1 bit/s", "–"]

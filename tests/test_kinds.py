@@ -17,8 +17,7 @@ from partywall.core.capability import Options
 from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
-from partywall.guard.measure.run import Report
-from partywall.guard.record import GuardDirectory
+from partywall.guard.record import GuardInterval
 from partywall.load.store import LoadDirectory
 from partywall.model.cluster import Cluster
 from partywall.model.migration import MigrationPlan, Move
@@ -38,13 +37,14 @@ from partywall.trace.request import Hop, TraceRequest
 from partywall.watch.job import WatchJob
 from partywall.watch.record import Disk, Span, Use, WatchRecord
 from tests.blame.records import simulated
+from tests.guard.records import guard_record
 
 ROW = {"offered_bps": 1.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 0}
 
 
 def guard(path: Path) -> Record:
-    record = GuardDirectory.create(path, "name: edge\n")
-    record.add(Report(0, 10**9, {"vm": ROW}, {}, (), 0, 0))
+    record = guard_record(path)
+    record.add(GuardInterval(0, 10**9, {"vm": ROW}, {}, (), 0, 0))
     return record
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from partywall import kinds, registry, units
-from partywall.agent.commands import commands_or_error
 from partywall.consolidate import load as clusters
 from partywall.core import here
 from partywall.core.capability import Capability, Options
@@ -43,7 +42,6 @@ from partywall.events import (
     Started,
     silent,
 )
-from partywall.guard.capability import GuardJob, Guards
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
@@ -98,7 +96,6 @@ __all__ = [
     "print_event",
     "read_power",
     "resume_record",
-    "run_guard",
     "run_load",
     "run_migration",
     "run_scenario",
@@ -330,25 +327,6 @@ def simulate_consolidation(
     return _kept(Consolidations().measure(job, _options(out), on_event))
 
 
-def run_guard(
-    policy: str | Path,
-    *,
-    for_: str,
-    out: str | Path,
-    every: str = "1s",
-    agents: Sequence[str] = (),
-    on_event: Emit = silent,
-) -> Result:
-    """Enforces a bandwidth policy for some time, and records the results.
-
-    agents: NAME=COMMAND of each agent in a guest, for vifs with `source`.
-    """
-    known = commands_or_error(agents)
-    job = GuardJob.read(Path(policy))
-    job = replace(job, for_ns=_ns("for_", for_), every_ns=_ns("every", every), agents=known)
-    return _measured(lambda emit: Guards().measure(job, _options(out), emit), on_event)
-
-
 def run_study(
     name: str,
     *,
@@ -411,9 +389,11 @@ def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> C
         options, on_event = _options(given.pop("out", None)), given.pop("on_event", silent)
         known = {fields[key].name: value for key, value in given.items() if value not in ("", None)}
         wanted = job.parsed(known, lambda each: each.keyword)
+        if capability.only_with_out and options.out is None:
+            raise UsageError(Problem("it keeps no record without `out`", "give for example out='record'", key="out"))
 
-        def measure(emit: Emit) -> Record:
-            record: Record = capability.begin(wanted, options, emit)
+        def measure(emit: Emit) -> Record | None:
+            record: Record | None = capability.begin(wanted, options, emit)
             return record
 
         return _measured(measure, on_event, capability.live) if capability.disturbs else _kept(measure(on_event))

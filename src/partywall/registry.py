@@ -22,7 +22,7 @@ OWN = {
     "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("blame", "trace", "watch")
+MADE = ("blame", "guard", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

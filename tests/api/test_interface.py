@@ -10,10 +10,10 @@ import pytest
 import partywall
 from partywall import api
 from partywall.errors import UsageError
-from partywall.guard.measure.run import Report
-from partywall.guard.record import GuardDirectory
+from partywall.guard.record import GuardInterval
 from partywall.web import records
 from partywall.web.jobs import Folder
+from tests.guard.records import guard_record
 
 DOCS = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -80,9 +80,9 @@ def test_the_first_cell_of_the_docs_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_a_record_of_a_guard_has_a_row_for_each_vif(tmp_path):
-    record = GuardDirectory.create(tmp_path / "g", "name: edge\n")
+    record = guard_record(tmp_path / "g")
     row = {"offered_bps": 2.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 3}
-    record.add(Report(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
+    record.add(GuardInterval(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
     result = partywall.open_record(tmp_path / "g")
     assert (result.kind, result.outcome) == ("guard", partywall.Exit.VIOLATED)
     assert result.frame()["dropped_packets"].tolist() == [3]
@@ -94,9 +94,9 @@ def test_a_record_that_python_made_shows_its_finding_and_outcome_in_lists(tmp_pa
     row = {"offered_bps": 2.0, "granted_bps": 1.0, "passed_bps": 1.0, "dropped_packets": 3}
 
     def measure(emit):
-        record = GuardDirectory.create(tmp_path / "g", "name: edge\n")
+        record = guard_record(tmp_path / "g")
         emit(partywall.Started(record.path))
-        record.add(Report(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
+        record.add(GuardInterval(0, 10**9, {"vm": row}, {}, (("vm", "exceeded", "more than promised"),), 0, 0))
         return record
 
     result = api._measured(measure, lambda _: None)

@@ -69,4 +69,4 @@ def test_names_and_records_are_those_of_the_commands():
     assert tuple(completion._shipped("", lambda key: key == completion.SCENARIO_KEY)) == names()
     wanted = [name for name in completion.studies("") if name.startswith("papers/")]
     assert sorted(wanted) == sorted(studies.names())
-    assert set(completion.MARKS) == {kinds.kind(name).record.MARK for name in kinds.names()}
+    assert set(completion.MARKS) == {mark for name in kinds.names() for mark in kinds.kind(name).record.marks()}

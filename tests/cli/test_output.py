@@ -19,7 +19,7 @@ from partywall.core.stats.estimate import Estimate
 from tests.cli import corpus
 
 WITHOUT_FIGURES = {
-    "consolidate watch", "guard adjust", "guard check", "guard remove", "load adjust", "load check", "load import",
+    "consolidate watch", "load adjust", "load check", "load import",
     "load record", "load schema",
     "publish", "reap", "scenario schema", "scenario show", "serve", "vm check", "vm export", "vm prepare",
 }  # fmt: skip
@@ -135,7 +135,7 @@ def test_a_scenario_with_mistakes_gives_each_with_its_place(partywall, tmp_path)
         (("scenario", "chek", "x"), "scenario chek", "No such command 'chek'"),
         (("compare", "one"), "compare", "Missing argument"),
         (("report", "nothing-here"), "report", "is not a record of a run"),
-        (("guard", "report", "nothing-here"), "guard report", "is not a record of a guard"),
+        (("guard", "adjust", "nothing-here", "x.yaml"), "guard adjust", "cannot be read"),
         (("study", "papers/none"), "study", "no study"),
         (("nope",), "", "No such command"),
     ],

@@ -78,7 +78,10 @@ WRONG: list[tuple[str, str, str]] = [
     (f"load {URL} --server-host", "", "'' is not a host for ssh"),
     (f"load {URL} --sandbox container --cpu-limit", "x", SHARE),
     (f"load {URL} --sandbox container --cpu-limit", "200%", "must be greater than 0 and at most 100%, not 200%"),
-    ("guard report done --format", "x", "must be text or json, not 'x'"),
+    *(
+        (f"guard {words} --format", "x", "must be text or json, not 'x'")
+        for words in ("check policy.yaml", "adjust done policy.yaml", "remove policy.yaml")
+    ),
     ("guard status --format", "x", "must be text or json, not 'x'"),
     ("guard run policy.yaml --for", "x", DURATION),
     ("guard run policy.yaml --every", "x", DURATION),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from partywall import guard
-from partywall.cli.guard import app
 from partywall.errors import UsageError
+from partywall.guard.change import changes, refuse
+from partywall.guard.check import loads
 from partywall.guard.document import Policy
-from partywall.guard.record import GuardDirectory
 from tests.guard.policy_corpus import replaced
+from tests.guard.records import guard, guard_record
 
 TEXT = """partywall_guard: 1
 name: edge
@@ -31,7 +29,7 @@ vifs:
 
 
 def policy(text: str = TEXT) -> Policy:
-    return guard.loads(text)
+    return loads(text)
 
 
 changed = functools.partial(replaced, TEXT)
@@ -51,8 +49,8 @@ changed = functools.partial(replaced, TEXT)
 )  # fmt: skip
 def test_promises_and_times_can_be_changed(pair: tuple[str, str], said: tuple[str, ...]) -> None:
     new = policy(changed(pair))
-    guard.refuse(policy(), new)
-    assert guard.changes(policy(), new) == said
+    refuse(policy(), new)
+    assert changes(policy(), new) == said
 
 
 @pytest.mark.parametrize(
@@ -73,24 +71,23 @@ def test_what_decides_where_packets_are_counted_is_refused_by_name(
     pair: tuple[str, str], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        guard.refuse(policy(), policy(changed(pair)), "edge.yaml")
+        refuse(policy(), policy(changed(pair)), "edge.yaml")
     for text in (*named, "start the guard"):
         assert text in str(refused.value)
 
 
-def adjust(*arguments: Any) -> tuple[int, str]:
-    outcome = CliRunner().invoke(app, ["adjust", *map(str, arguments)])
-    return outcome.exit_code, outcome.output + str(outcome.exception or "")
-
-
-def test_the_command_sends_a_checked_policy_to_a_running_guard_only(tmp_path: Path) -> None:
-    record = GuardDirectory.create(tmp_path / "series", TEXT)
+def test_the_command_sends_a_checked_policy_to_a_running_guard_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = guard_record(tmp_path / "series", TEXT)
     new = tmp_path / "edge.yaml"
     new.write_text(changed(("guarantee: 100M", "guarantee: 150M")))
-    assert "has ended, so its policy cannot be changed" in adjust(record.path, new)[1]
+    with pytest.raises(UsageError, match="has ended, so its policy cannot be changed"):
+        guard("adjust", record.path, new)
     with record.exclusive():
-        code, said = adjust(record.path, new)
-        assert (code, said) == (0, "vifs.vm1.send.guarantee: 100 Mbit/s → 150 Mbit/s\n")
+        assert guard("adjust", record.path, new) == 0
+        assert capsys.readouterr().out == "vifs.vm1.send.guarantee: 100 Mbit/s → 150 Mbit/s\n"
         new.write_text(changed(("vm1:", "vm3:")))
-        assert "'vm3' is not in the running policy" in adjust(record.path, new)[1]
+        with pytest.raises(UsageError, match="'vm3' is not in the running policy"):
+            guard("adjust", record.path, new)
     assert (record.path / "control.jsonl").read_text().count("\n") == 1

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from partywall import guard
-from partywall.cli import guard as cli
 from partywall.errors import UsageError
 from partywall.guard.document import Policy
-from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.ends import beside_hooks, check_sides
+from partywall.guard.measure.resolve import VifPlace, resolve
+from tests.guard.records import guard
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
 SWITCH, TENANTS = f"pwe{os.getpid() % 10000}s", [f"pwe{os.getpid() % 10000}{name}" for name in "ab"]
@@ -54,7 +53,7 @@ def content(**more: str) -> dict[str, object]:
 def problems(**more: str) -> list[str]:
     policy = Policy.model_validate(content(**more))
     try:
-        guard.check_sides(policy, guard.resolve(policy))
+        check_sides(policy, resolve(policy))
     except UsageError as error:
         return [f"{problem.key}: {problem.message}; {problem.remedy}" for problem in error.problems]
     return []
@@ -75,7 +74,7 @@ def test_a_tenants_own_end_needs_no_side() -> None:
     bridged()
     vifs = {name: {"interface": "eth0", "namespace": tenant} for name, tenant in zip("ab", TENANTS, strict=True)}
     policy = Policy.model_validate(content() | {"vifs": vifs})
-    guard.check_sides(policy, guard.resolve(policy))
+    check_sides(policy, resolve(policy))
 
 
 @pytest.mark.usefixtures("switch")
@@ -83,11 +82,11 @@ def test_check_asks_for_a_side_too_and_needs_no_interface(tmp_path: Path) -> Non
     file = tmp_path / "policy.yaml"
     file.write_text(json.dumps(content()))
     with pytest.raises(UsageError, match=r"vifs\.b\.side"):
-        cli.check(file)
+        guard("check", file)
     file.write_text(file.read_text().replace(SWITCH, "elsewhere"))
-    assert CliRunner().invoke(cli.app, ["check", str(file)]).exit_code == 0
+    assert guard("check", file) == 0
 
 
 @pytest.mark.usefixtures("switch")
 def test_an_interface_without_anything_beside_its_hook_gives_no_warning() -> None:
-    assert list(guard.beside_hooks({"a": VifPlace("eth0", f"/run/netns/{TENANTS[0]}", inside=True)}, {})) == []
+    assert list(beside_hooks({"a": VifPlace("eth0", f"/run/netns/{TENANTS[0]}", inside=True)}, {})) == []

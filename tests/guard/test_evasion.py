@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from partywall import guard
 from partywall.guard.document import Policy
-from partywall.guard.measure.run import Kept
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve, resolve_links
+from partywall.guard.measure.run import Kept, keep
 from partywall.sandbox.lab import Lab, lab
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy
@@ -106,8 +107,8 @@ def made() -> Iterator[Lab]:
 def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
     frames, leaf = KINDS[kind]
     requested = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
-    with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
+    flat = flatten(requested, resolve(requested), REPORT_NS, resolve_links(requested))
+    with raw_in(made.namespace("vm")) as out, keep(flat) as kept:
         for _ in range(COPIES):
             for each in frames:
                 # What is dropped says so to its sender.
@@ -119,8 +120,8 @@ def test_a_packet_is_charged_to_its_flow_class(kind: str, made: Lab) -> None:
 @contextlib.contextmanager
 def kept_with(made: Lab, vif: dict[str, object]) -> Iterator[tuple[socket.socket, Kept]]:
     requested = Policy.model_validate(policy(made, {"vm": vif}, "1Gbit/s"))
-    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
-    with raw_in(made.namespace("vm")) as out, guard.keep(flat) as kept:
+    flat = flatten(requested, resolve(requested), REPORT_NS, resolve_links(requested))
+    with raw_in(made.namespace("vm")) as out, keep(flat) as kept:
         yield out, kept
 
 
@@ -160,8 +161,8 @@ def sent(out: socket.socket, *packets: bytes) -> None:
 def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: Lab) -> None:
     flood = 20_000
     requested = Policy.model_validate(policy(made, {name: {"flows": FLOWS} for name in made.names}, "1Gbit/s"))
-    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
-    with raw_in(made.namespace("vm")) as vm, raw_in(made.namespace("flood")) as other, guard.keep(flat) as kept:
+    flat = flatten(requested, resolve(requested), REPORT_NS, resolve_links(requested))
+    with raw_in(made.namespace("vm")) as vm, raw_in(made.namespace("flood")) as other, keep(flat) as kept:
         sent(vm, *(ipv4(datagram(), 0x2000, identification) for identification in range(COPIES)))
         sent(other, *(ipv4(datagram(), 0x2000, identification) for identification in range(flood)))
         sent(vm, *(ipv4(b"y" * 99, 9, identification) for identification in range(COPIES)))
@@ -171,8 +172,8 @@ def test_a_flood_of_first_fragments_at_one_vif_pushes_out_none_of_another(made: 
 
 def test_all_of_a_datagram_in_fragments_goes_where_its_first_went(made: Lab) -> None:
     requested = Policy.model_validate(policy(made, {"vm": {"flows": FLOWS}}, "1Gbit/s"))
-    flat = guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
-    with guard.keep(flat) as kept:
+    flat = flatten(requested, resolve(requested), REPORT_NS, resolve_links(requested))
+    with keep(flat) as kept:
         opened = in_namespace(NETNS / made.namespace("vm"), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         with opened as out:
             out.sendto(b"x" * 16384, (made.address("vm"), PORT))

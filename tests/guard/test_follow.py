@@ -9,7 +9,7 @@ from partywall.guard.document import Policy, Vif
 from partywall.guard.measure import follow
 from partywall.guard.measure.follow import Follower
 from partywall.guard.measure.resolve import VifPlace
-from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardInterval
 
 Where = dict[str, VifPlace | Exception]
 
@@ -18,8 +18,8 @@ def tap(name: str) -> VifPlace:
     return VifPlace(name, None, inside=False)
 
 
-def note(*notes: tuple[str, str]) -> Report:
-    return Report(0, 1, {}, {}, tuple((about, kind, "") for about, kind in notes), 0, 0)
+def note(*notes: tuple[str, str]) -> GuardInterval:
+    return GuardInterval(0, 1, {}, {}, tuple((about, kind, "") for about, kind in notes), 0, 0)
 
 
 @pytest.fixture

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from partywall import guard
 from partywall.guard.document import Policy
+from partywall.guard.measure.flatten import flatten
+from partywall.guard.measure.resolve import resolve
+from partywall.guard.measure.run import keep
+from partywall.guard.measure.source import AtSource
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.run.stage import with_peer
@@ -110,11 +113,11 @@ def promised(send: dict[str, str]) -> Policy:
 @measured
 def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(guest: Sandbox) -> None:
     policy = promised({"guarantee": "1Mbit/s", "ceiling": f"{CEILING_BPS}bit/s"})
-    result = guard.resolve(policy)
+    result = resolve(policy)
     assert (result["vm"].interface, result["vm"].inside) == ("tap1", False)
     with working(guest, "udp-send"):
         free = rate_bps()
-        with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
+        with keep(flatten(policy, result, 50_000_000)) as kept:
             until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
             held = rate_bps()
         freed = rate_bps()
@@ -129,7 +132,7 @@ def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_
     policy = promised({"guarantee": f"{CEILING_BPS}bit/s", "ceiling": f"{CEILING_BPS}bit/s"})
     with working(guest, "tcp-stream"):
         free = rate_bps()
-        with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+        with keep(flatten(policy, resolve(policy), 50_000_000)) as kept:
             until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
             # The connection first has to learn of its limit.
             until(lambda: rate_bps() < 1.15 * CEILING_BPS)
@@ -146,7 +149,7 @@ def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() 
         until(lambda: made.read().packets["vm"] > 100)
         written = lab_policy(made, {"vm": {"send": {"ceiling": f"{CEILING_BPS}bit/s"}}}, "50Mbit/s")
         policy = Policy.model_validate(written)
-        with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+        with keep(flatten(policy, resolve(policy), 50_000_000)) as kept:
             until(lambda: (report := kept.report(1)) and report.rows["vm"]["dropped_packets"] > 0)
             before, given = made.read(), made.given()
             until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 8)
@@ -163,8 +166,8 @@ def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() 
         until(lambda: made.read().packets["vm"] > 100)
         vif = {"send": {"ceiling": f"{CEILING_BPS}bit/s"}, "source": "guest/eth0"}
         policy = Policy.model_validate(lab_policy(made, {"vm": vif}, "50Mbit/s"))
-        flat = guard.flatten(policy, guard.resolve(policy), 50_000_000)
-        with guard.keep(flat, sources={"vm": guard.AtSource("eth0", client)}) as kept:
+        flat = flatten(policy, resolve(policy), 50_000_000)
+        with keep(flat, sources={"vm": AtSource("eth0", client)}) as kept:
             # Until the guest has its queue, it drops.
             until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
             before, given = made.read(), made.given()

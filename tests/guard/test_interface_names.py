@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from partywall import guard
 from partywall.errors import UsageError
+from partywall.guard.check import loads
 from partywall.guard.measure.resolve import places
 from partywall.sandbox.networks import own_name
 
@@ -41,7 +41,7 @@ def namespace():
 @pytest.mark.host
 @pytest.mark.parametrize("given", ["pwalt0", "enp0s99pw", "pwalt0@pwalt1", "pwalt0@if7"])
 def test_an_interface_is_found_by_each_of_its_names(namespace, given):
-    policy = guard.loads(POLICY.format(vif=given, link="pwalt1@pwalt0", namespace=f", namespace: {namespace}"))
+    policy = loads(POLICY.format(vif=given, link="pwalt1@pwalt0", namespace=f", namespace: {namespace}"))
     located, links = places(policy, Path("/run/netns"))
     assert located["one"].interface == "pwalt0"
     assert [place.interface for place in links.values()] == ["pwalt1"]
@@ -52,7 +52,7 @@ def test_two_names_of_one_interface_are_one_interface(namespace):
     text = POLICY.format(vif="pwalt0", link="pwalt1", namespace=f", namespace: {namespace}")
     text += f"  two: {{interface: enp0s99pw, namespace: {namespace}, send: {{ceiling: 1Mbit/s}}}}\n"
     with pytest.raises(UsageError, match="it is the interface pwalt0 that one is already"):
-        places(guard.loads(text), Path("/run/netns"))
+        places(loads(text), Path("/run/netns"))
 
 
 def test_a_name_that_no_interface_has_stays_as_it_is():

@@ -13,27 +13,30 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from partywall import guard
 from partywall.agent.agents import Agents
 from partywall.agent.inbox import Inbox
-from partywall.cli import guard as cli
+from partywall.cli import made
 from partywall.core import control
 from partywall.core.capability import Options
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
-from partywall.guard.capability import GuardJob, Guards
+from partywall.guard import capability
+from partywall.guard.capability import Guards
 from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import Flat
-from partywall.guard.measure.follow import AGAIN_S
-from partywall.guard.measure.resolve import VifPlace
-from partywall.guard.measure.run import Kept, Report
+from partywall.guard.job import GuardJob
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.follow import AGAIN_S, Follower
+from partywall.guard.measure.left import reap
+from partywall.guard.measure.resolve import VifPlace, places, resolve
+from partywall.guard.measure.run import Kept, keep, remove
+from partywall.guard.record import GuardInterval
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.testing import fake_host
+from tests.guard.records import guard
 from tests.measured import measured
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab")]
@@ -89,13 +92,13 @@ def flat(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[Flat]:
                 },
             }
         )
-        yield guard.flatten(policy, guard.resolve(policy), 50_000_000)
+        yield flatten(policy, resolve(policy), 50_000_000)
     finally:
         ip("netns", "del", INSIDE)
         ip("netns", "del", OUTSIDE)
 
 
-def until(kept: Kept, condition: Callable[[Report], bool]) -> Report:
+def until(kept: Kept, condition: Callable[[GuardInterval], bool]) -> GuardInterval:
     """The first report of which it is true."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -113,7 +116,7 @@ def send(count: int) -> None:
 
 
 def test_traffic_is_counted_at_the_leaf_it_belongs_to_and_nothing_is_left(flat: Flat) -> None:
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         assert hooks() == [OURS]
         assert "tbf" not in qdiscs(), "a queue is there only where packets wait"
         send(20)
@@ -126,7 +129,7 @@ def test_traffic_is_counted_at_the_leaf_it_belongs_to_and_nothing_is_left(flat: 
 
 
 def test_a_hook_that_somebody_removed_is_put_back_and_reported(flat: Flat) -> None:
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         subprocess.run(["tc", "-n", INSIDE, "qdisc", "del", "dev", "eth0", "clsact"], check=True)
         result = until(kept, lambda report: bool(report.notes))
         assert [(hook, kind) for hook, kind, _ in result.notes] == [("vm", "repaired")]
@@ -150,7 +153,7 @@ def test_a_tenant_that_deletes_its_filters_in_a_loop_delays_no_report_and_is_rep
     flat: Flat, tmp_path: Path
 ) -> None:
     seconds = 3
-    with guard.keep(flat) as kept, deleting_filters(tmp_path):
+    with keep(flat) as kept, deleting_filters(tmp_path):
         until(kept, lambda report: bool(report.notes))
         before = time.monotonic()
         result = [report for _ in range(20 * seconds) if (report := kept.report(seconds + 1))]
@@ -165,14 +168,14 @@ def test_a_tenant_that_deletes_its_filters_in_a_loop_delays_no_report_and_is_rep
 
 
 def test_a_killed_daemon_leaves_the_hooks_until_they_are_removed(flat: Flat) -> None:
-    with guard.keep(flat, leave=True) as kept:
+    with keep(flat, leave=True) as kept:
         kept.client.process.send_signal(signal.SIGKILL)
         kept.client.process.wait()
         assert hooks() == [OURS]
-    assert len(guard.remove(flat.start["id"], flat.start["hooks"])) == 1
+    assert len(remove(flat.start["id"], flat.start["hooks"])) == 1
     assert not hooks()
     assert "clsact" not in qdiscs()
-    assert guard.remove(flat.start["id"], flat.start["hooks"]) == []
+    assert remove(flat.start["id"], flat.start["hooks"]) == []
 
 
 def two(names: str, policy: str) -> Flat:
@@ -187,7 +190,7 @@ def two(names: str, policy: str) -> Flat:
         },
     }
     requested = Policy.model_validate(content)
-    return guard.flatten(requested, guard.resolve(requested), 50_000_000)
+    return flatten(requested, resolve(requested), 50_000_000)
 
 
 def hooked(interface: str) -> int:
@@ -203,10 +206,10 @@ def pairs(flat: Flat) -> None:  # noqa: ARG001 - its namespaces
 
 @pytest.mark.usefixtures("pairs")
 def test_a_vif_that_an_edited_policy_no_longer_names_is_let_go() -> None:
-    with guard.keep(two("va vb", "edge"), leave=True):
+    with keep(two("va vb", "edge"), leave=True):
         pass
     assert (hooked("va"), hooked("vb")) == (1, 1)
-    with guard.keep(two("va", "edge")):
+    with keep(two("va", "edge")):
         assert (hooked("va"), hooked("vb")) == (1, 0)
     assert hooked("va") == 0
 
@@ -214,25 +217,25 @@ def test_a_vif_that_an_edited_policy_no_longer_names_is_let_go() -> None:
 @pytest.mark.usefixtures("pairs")
 def test_a_start_that_is_refused_leaves_what_an_earlier_guard_left() -> None:
     requested = two("va vb", "edge")
-    with guard.keep(requested, leave=True):
+    with keep(requested, leave=True):
         pass
     ip("-n", INSIDE, "link", "del", "vb")
-    with pytest.raises(AgentError, match="vb"), guard.keep(requested):
+    with pytest.raises(AgentError, match="vb"), keep(requested):
         pass
     assert hooked("va") == 1
-    assert guard.remove("edge", requested.start["hooks"])
+    assert remove("edge", requested.start["hooks"])
     assert hooked("va") == 0
 
 
 @pytest.mark.usefixtures("pairs")
 def test_two_policies_on_one_interface_are_refused() -> None:
-    with guard.keep(two("va", "one")):
+    with keep(two("va", "one")):
         refused = pytest.raises(
             UsageError, match=r"vifs\.va: va has hooks of policy 'one' already, enforced by process"
         )
-        with refused, guard.keep(two("va vb", "two")):
+        with refused, keep(two("va vb", "two")):
             pass
-        with guard.keep(two("vb", "two")):
+        with keep(two("vb", "two")):
             assert (hooked("va"), hooked("vb")) == (1, 1)
 
 
@@ -249,7 +252,7 @@ def test_two_names_of_one_interface_are_refused() -> None:
         },
     }
     with pytest.raises(UsageError, match=r"vifs\.b: it is the interface va that a is already"):
-        guard.resolve(Policy.model_validate(content))
+        resolve(Policy.model_validate(content))
 
 
 @pytest.mark.usefixtures("pairs")
@@ -264,11 +267,7 @@ def test_an_interface_that_is_not_there_is_reported_before_anything_is_done() ->
         }
     )
     with pytest.raises(UsageError, match=r"vifs\.a\.interface: there is no interface 'nosuch99' in .*eth0, va"):
-        guard.places(requested)
-
-
-HERE = SimpleNamespace(obj=fake_host)
-"""What Typer would hand to a command."""
+        places(requested)
 
 
 def written(folder: Path) -> Path:
@@ -299,16 +298,16 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
             rows = dict.fromkeys(flat.leaves, row)
             pool = {"divided_bps": 100_000_000, "delay_ns": None}
             notes = (("vm", "bypassed", "9 bytes bypassed the hook"),)
-            self.reports = [Report(0, 1, rows, {"send": pool, "receive": pool}, notes, 0, 0)]
+            self.reports = [GuardInterval(0, 1, rows, {"send": pool, "receive": pool}, notes, 0, 0)]
 
-        def report(self, _timeout_s: float) -> Report:
+        def report(self, _timeout_s: float) -> GuardInterval:
             if not self.reports:
                 raise KeyboardInterrupt
             return self.reports.pop()
 
     policy = written(tmp_path)
-    monkeypatch.setattr(guard, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
-    assert cli.run(HERE, policy, None, False, None, "1s", None, False) == Exit.VIOLATED
+    monkeypatch.setattr(capability, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
+    assert guard("run", policy, host=fake_host) == Exit.VIOLATED
 
 
 @pytest.mark.usefixtures("flat")
@@ -318,7 +317,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
     policy = written(tmp_path)
     metrics = tmp_path / "there" / "guard.prom"
     with pytest.raises(UsageError, match="--prometheus"):
-        cli.run(HERE, policy, "1s", False, None, "1s", metrics, False)
+        guard("run", policy, "--for=1s", f"--prometheus={metrics}", host=fake_host)
     assert hooks() == []
     metrics.parent.mkdir()
     reported: list[object] = []
@@ -328,8 +327,9 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         assert hooks(), "promises are kept meanwhile"
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cli, "write_metrics", full)
-    assert cli.run(HERE, policy, "2s", False, None, "200ms", metrics, False) == Exit.FAILED
+    monkeypatch.setattr(made, "write_metrics", full)
+    ran = guard("run", policy, "--for=2s", "--every=200ms", f"--prometheus={metrics}", host=fake_host)
+    assert ran == Exit.FAILED
     assert len(reported) == 1
     assert "can no longer be written: No space left on device; the policy is still enforced" in capsys.readouterr().err
     assert hooks() == []
@@ -352,7 +352,7 @@ def rename(to: str) -> None:
 
 def test_an_interface_with_another_name_keeps_its_hook_and_nothing_is_left_of_it(flat: Flat) -> None:
     before = everything(OUTSIDE)
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         assert "partywall_backstop" in everything(OUTSIDE)
         rename("other")
         result = until(kept, lambda report: bool(report.notes))
@@ -386,7 +386,7 @@ def flood(namespace: str, interface: str, frames: int = 1000) -> None:
     in_namespace(NETNS / namespace, fill)
 
 
-def heard(*kinds: str) -> Callable[[Report], bool]:
+def heard(*kinds: str) -> Callable[[GuardInterval], bool]:
     return lambda report: any(kind in kinds for _, kind, _ in report.notes)
 
 
@@ -396,7 +396,7 @@ def hooks_at(interface: str) -> bool:
 
 
 def test_a_decoy_of_the_interfaces_name_draws_no_hook_away(flat: Flat) -> None:
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         at_once(INSIDE, *AWAY)
         subprocess.run(["tc", "-n", INSIDE, "filter", "del", "dev", "other", "egress"], check=True)
         result = until(kept, heard("decoy"))
@@ -415,7 +415,7 @@ def test_an_interface_that_leaves_its_namespace_is_lost_and_what_it_sends_is_fou
     hidden = f"{INSIDE}h"
     ip("netns", "add", hidden)
     try:
-        with guard.keep(flat) as kept:
+        with keep(flat) as kept:
             at_once(INSIDE, f"link set eth0 netns {hidden}", *DECOY)
             until(kept, heard("lost"))
             assert not hooks_at("eth0")
@@ -437,7 +437,7 @@ def test_more_than_the_link_carries_in_the_direction_without_a_hook_is_a_finding
     limited = {"receive": {"ceiling": "1Mbit/s"}} if receive else {}
     content = {"partywall_guard": 1, "name": flat.start["id"], "link": {"capacity": "1Mbit/s"}}
     policy = Policy.model_validate(content | {"vifs": {"vm": vif | limited}})
-    with guard.keep(guard.flatten(policy, guard.resolve(policy), 50_000_000)) as kept:
+    with keep(flatten(policy, resolve(policy), 50_000_000)) as kept:
         flood(OUTSIDE, "eth0")
         until_ns = time.monotonic_ns() + 3_000_000_000
         reports = []
@@ -451,7 +451,7 @@ def test_an_interface_that_is_created_again_passes_no_more_than_its_ceiling() ->
     """What passes before it has its hook is paid for after."""
     flat = two("va", "edge")
     leaves = [leaf | {"ceiling_bps": 10_000_000} for leaf in flat.start["leaves"]]
-    with guard.keep(dataclasses.replace(flat, start=flat.start | {"leaves": leaves})) as kept:
+    with keep(dataclasses.replace(flat, start=flat.start | {"leaves": leaves})) as kept:
         at_once(INSIDE, "link del va")
         until(kept, heard("lost"))
         at_once(INSIDE, "link add va type veth peer name va-peer", "link set va-peer up", "link set va up")
@@ -470,11 +470,11 @@ def test_an_interface_that_is_created_again_passes_no_more_than_its_ceiling() ->
 
 @pytest.mark.usefixtures("pairs")
 def test_interfaces_that_swap_their_names_keep_their_hooks() -> None:
-    with guard.keep(two("va vb", "edge")) as kept:
+    with keep(two("va vb", "edge")) as kept:
         at_once(INSIDE, "link set va name x", "link set vb name va", "link set x name vb")
         named: set[str] = set()
 
-        def told(report: Report) -> bool:
+        def told(report: GuardInterval) -> bool:
             named.update(vif for vif, kind, _ in report.notes if kind == "decoy")
             return named == {"va", "vb"}
 
@@ -499,16 +499,16 @@ def test_a_transient_guard_leaves_nothing_at_an_interface_with_another_name(flat
 
 
 def test_what_a_killed_guard_left_is_found_under_another_name(flat: Flat) -> None:
-    with guard.keep(flat, leave=True) as kept:
+    with keep(flat, leave=True) as kept:
         kept.client.process.send_signal(signal.SIGKILL)
         kept.client.process.wait()
     rename("other")
-    assert guard.remove(flat.start["id"], flat.start["hooks"])
+    assert remove(flat.start["id"], flat.start["hooks"])
     assert "partywall" not in everything(INSIDE) + everything(OUTSIDE)
 
 
 def test_what_is_left_in_a_namespace_without_a_name_is_found_by_who_lives_in_it(flat: Flat) -> None:
-    with guard.keep(flat, leave=True):
+    with keep(flat, leave=True):
         pass
     assert "partywall_backstop" in everything(OUTSIDE)
     with subprocess.Popen(["ip", "netns", "exec", INSIDE, "sleep", "infinity"]) as tenant:
@@ -518,8 +518,8 @@ def test_what_is_left_in_a_namespace_without_a_name_is_found_by_who_lives_in_it(
             while Path(f"/proc/{tenant.pid}/ns/net").stat().st_ino != inside:
                 assert time.monotonic() < deadline
             ip("netns", "del", INSIDE)
-            assert guard.reap() == []
-            removed = guard.remove(flat.start["id"], flat.start["hooks"])
+            assert reap() == []
+            removed = remove(flat.start["id"], flat.start["hooks"])
             assert [f"/proc/{tenant.pid}/ns/net" in what for what in removed] == [True]
             assert "partywall" not in everything(OUTSIDE)
         finally:
@@ -530,13 +530,13 @@ def test_what_is_left_in_a_namespace_without_a_name_is_found_by_who_lives_in_it(
 def test_what_cannot_be_looked_at_stays_written_down_and_is_said(flat: Flat, tmp_path: Path) -> None:
     no_namespace = tmp_path / "file"
     no_namespace.touch()
-    with guard.keep(flat, leave=True):
+    with keep(flat, leave=True):
         pass
     hooks_ = [{**flat.start["hooks"][0], "namespace": str(no_namespace)}]
     with pytest.raises(TrialError, match=rf"could not be read: egress of eth0 in {no_namespace}"):
-        guard.remove(flat.start["id"], hooks_)
+        remove(flat.start["id"], hooks_)
     assert (tmp_path / f"guard-{flat.start['id']}.json").exists()
-    guard.remove(flat.start["id"], flat.start["hooks"])
+    remove(flat.start["id"], flat.start["hooks"])
     assert not (tmp_path / f"guard-{flat.start['id']}.json").exists()
 
 
@@ -553,7 +553,7 @@ def joined() -> None:
 
 
 def test_a_namespace_that_is_deleted_goes_and_the_one_made_in_its_place_is_hooked(flat: Flat) -> None:
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         ip("netns", "del", INSIDE)
         until(kept, heard("lost"))
         wait_for_the_end_of_the_veth()
@@ -586,17 +586,17 @@ def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, t
         return process
 
     first = started()
-    result = guard.resolve(policy)
-    follower = guard.Follower(policy, result)
+    result = resolve(policy)
+    follower = Follower(policy, result)
 
-    def listening(wanted: str) -> Callable[[Report], bool]:
-        def hear(report: Report) -> bool:
+    def listening(wanted: str) -> Callable[[GuardInterval], bool]:
+        def hear(report: GuardInterval) -> bool:
             follower.hear(report)
             return any(kind == wanted for _, kind, _ in report.notes)
 
         return hear
 
-    with guard.keep(guard.flatten(policy, result, 50_000_000)) as kept:
+    with keep(flatten(policy, result, 50_000_000)) as kept:
         assert hooks() == [OURS]
         ip("netns", "del", INSIDE)
         first.kill()
@@ -627,7 +627,7 @@ def test_a_sandbox_that_is_started_again_is_hooked_where_it_is_now(flat: Flat, t
 
 
 def test_a_namespace_replaced_at_once_is_followed(flat: Flat) -> None:
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         ip("netns", "del", INSIDE)
         ip("netns", "add", INSIDE)
         ip("-n", INSIDE, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
@@ -645,7 +645,7 @@ def test_a_new_policy_holds_at_once_and_the_hooks_stay(flat: Flat) -> None:
     leaves = [leaf | {"ceiling_bps": 2_000_000, "guarantee_bps": 1_000_000} for leaf in flat.start["leaves"]]
     lower = dataclasses.replace(flat, start=flat.start | {"leaves": leaves})
     other = [leaf | {"name": f"other-{leaf['name']}"} for leaf in leaves]
-    with guard.keep(flat) as kept:
+    with keep(flat) as kept:
         until(kept, lambda report: report.rows["vm"]["ceiling_bps"] == 20_000_000)
         before = shown_filters()
         at_ns = kept.adjust(lower)
@@ -674,8 +674,8 @@ def test_a_guard_takes_a_policy_through_its_record_and_says_what_became_of_it(tm
             case Note(said, _) if "policy was" in said:
                 reported.append(said)
 
-    job = dataclasses.replace(GuardJob.read(file), every_ns=200_000_000, for_ns=2_000_000_000)
-    record = Guards().measure(job, Options(fake_host(), out), listen)
+    job = GuardJob.parsed({"policy": file, "every_ns": "200ms", "for_ns": "2s"})
+    record = Guards().begin(job, Options(fake_host(), out), listen)
     assert record is not None
     assert ["not changed" in said for said in reported] == [True, False]
     assert "vif 'vm2' is not in the running policy" in reported[0]

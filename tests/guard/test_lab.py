@@ -20,10 +20,12 @@ from typing import Any
 
 import pytest
 
-from partywall import guard
 from partywall.errors import AgentError, TrialError
 from partywall.guard.document import Policy
-from partywall.guard.measure.run import Kept, Report
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.resolve import resolve, resolve_links
+from partywall.guard.measure.run import Kept, keep, remove
+from partywall.guard.record import GuardInterval
 from partywall.sandbox.lab import Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS, in_namespace
 from partywall.study.promises.lab import policy
@@ -33,12 +35,12 @@ pytestmark = [pytest.mark.host, pytest.mark.usefixtures("guarded_lab", "own_stat
 REPORT_NS = 100_000_000
 
 
-def flat(made: Lab, vifs: dict[str, Any], capacity: str, **more: Any) -> guard.Flat:
+def flat(made: Lab, vifs: dict[str, Any], capacity: str, **more: Any) -> Flat:
     requested = Policy.model_validate(policy(made, vifs, capacity) | more)
-    return guard.flatten(requested, guard.resolve(requested), REPORT_NS, guard.resolve_links(requested))
+    return flatten(requested, resolve(requested), REPORT_NS, resolve_links(requested))
 
 
-def until(kept: Kept, condition: Callable[[Report], bool], deadline_s: float = 30) -> Report:
+def until(kept: Kept, condition: Callable[[GuardInterval], bool], deadline_s: float = 30) -> GuardInterval:
     """The first report of which it is true."""
     deadline = time.monotonic() + deadline_s
     seen = None
@@ -68,7 +70,7 @@ def queues(made: Lab) -> str:
 
 @measured
 def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped(queue: str) -> None:
-    def waits(report: Report) -> bool:
+    def waits(report: GuardInterval) -> bool:
         row = report.rows["vm"]
         return row["dropped_packets"] == 0 and abs(row["passed_bps"] / 80e6 - 1) < 0.03
 
@@ -76,7 +78,7 @@ def test_a_sender_of_datagrams_waits_for_its_turn_instead_of_being_dropped(queue
     with (
         lab(["vm"]) as made,
         sender(made, "vm", 1514, None),
-        guard.keep(flat(made, {"vm": vm}, "1Gbit/s", queue=queue)) as kept,
+        keep(flat(made, {"vm": vm}, "1Gbit/s", queue=queue)) as kept,
     ):
         assert kept.queue == queue
         seen = until(kept, waits)
@@ -101,7 +103,7 @@ def test_a_sender_whose_buffer_is_larger_than_its_queue_does_not_wait() -> None:
 
 
 def test_without_a_wish_packets_wait_in_fq_if_the_kernel_has_it(has_fq: bool) -> None:
-    with lab(["vm"]) as made, guard.keep(flat(made, {"vm": {}}, "1Gbit/s")) as kept:
+    with lab(["vm"]) as made, keep(flat(made, {"vm": {}}, "1Gbit/s")) as kept:
         assert kept.queue == ("fq" if has_fq else "tbf")
 
 
@@ -111,7 +113,7 @@ def test_a_wish_for_fq_that_the_kernel_cannot_fulfil_is_refused_by_name(has_fq: 
     with (
         lab(["vm"]) as made,
         pytest.raises(AgentError, match="has no fq"),
-        guard.keep(flat(made, {"vm": {}}, "1Gbit/s", queue="fq")),
+        keep(flat(made, {"vm": {}}, "1Gbit/s", queue="fq")),
     ):
         pass
 
@@ -122,9 +124,9 @@ def test_a_guard_that_starts_again_puts_its_own_kind_of_queue_in_place_of_the_ot
     vms = {"vm": {"send": {"ceiling": "20Mbit/s"}}}
     with lab(["vm"]) as made, sender(made, "vm", 1514, None):
         for kind in ("fq", "tbf", "fq"):
-            with guard.keep(flat(made, vms, "1Gbit/s", queue=kind), leave=True) as kept:
+            with keep(flat(made, vms, "1Gbit/s", queue=kind), leave=True) as kept:
                 until(kept, lambda _, kind=kind: f"qdisc {kind} " in queues(made))
-        with guard.keep(flat(made, vms, "1Gbit/s")):
+        with keep(flat(made, vms, "1Gbit/s")):
             pass
         assert "qdisc noqueue" in queues(made)
 
@@ -138,7 +140,7 @@ def test_a_limit_of_packets_holds_whatever_their_size() -> None:
     with (
         lab(["vm"]) as made,
         sender(made, "vm", 64, None),
-        guard.keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept,
+        keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept,
     ):
         seen = until(kept, lambda report: abs(report.rows["vm"]["passed_pps"] / 10e3 - 1) < 0.03)
         assert seen.rows["vm"]["granted_pps"] == 10_000
@@ -157,7 +159,7 @@ GOLD = {"service_classes": {"gold": {"priority": 2, "delay": "4ms"}, "silver": 1
 @measured
 def test_a_goal_in_delay_takes_from_what_is_lent_until_it_holds(crowded: Lab) -> None:
     vifs = {"a": {"service_class": "gold", "send": {"guarantee": "10Mbit/s"}}, "b": {"send": {"guarantee": "10Mbit/s"}}}
-    with guard.keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
+    with keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
         until(kept, lambda report: (report.pools["send"]["delay_ns"] or 0) > 4_000_000)
         seen = until(kept, lambda report: report.pools["send"]["delay_ns"] < 2_000_000)
         assert seen.pools["send"]["divided_bps"] < 60e6
@@ -166,7 +168,7 @@ def test_a_goal_in_delay_takes_from_what_is_lent_until_it_holds(crowded: Lab) ->
 
 def test_a_goal_that_guarantees_forbid_is_reported(crowded: Lab) -> None:
     vifs = {"a": {"service_class": "gold", "send": {"guarantee": "29Mbit/s"}}, "b": {"send": {"guarantee": "29Mbit/s"}}}
-    with guard.keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
+    with keep(flat(crowded, vifs, "60Mbit/s", **GOLD)) as kept:
         seen = until(kept, lambda report: bool(report.notes))
         assert [(about, kind) for about, kind, _ in seen.notes] == [("gold", "unmet")]
         assert "its goal 4.00 ms" in seen.notes[0][2]
@@ -218,7 +220,7 @@ def passed(kept: Kept, vif: str = "vm") -> tuple[float, float]:
 
 def test_what_a_machine_sends_through_its_tap_is_held_to_its_ceiling() -> None:
     vm = {"interface": "tap0", "side": "outside", "send": {"ceiling": "8Mbit/s"}}
-    with lab(["vm"]) as made, machine(made) as tap, guard.keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept:
+    with lab(["vm"]) as made, machine(made) as tap, keep(flat(made, {"vm": vm}, "1Gbit/s", **PATIENT)) as kept:
         assert kept.excess == {"vm": "tcp_held"}
         frame = b"\xff" * 6 + b"\x02" + b"\x00" * 5 + b"\x88\xb5" + b"x" * 986
         begun = time.monotonic()
@@ -248,7 +250,7 @@ def large_segment() -> bytes:
 
 def test_a_machines_large_segments_count_as_the_packets_they_will_be() -> None:
     vm = {"interface": "tap0", "side": "outside", "send": {"guarantee": "900Mbit/s", "packets": "200/s"}}
-    with lab(["vm"]) as made, machine(made) as tap, guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+    with lab(["vm"]) as made, machine(made) as tap, keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
         frame = large_segment()
         rates = []
         begun = time.monotonic()
@@ -277,7 +279,7 @@ def test_packets_of_a_tunnel_that_carries_bare_ip_arrive_unchanged() -> None:
             vm = {"interface": "tun0", "excess": "drop", "send": {"ceiling": "2Mbit/s"}}
             vm["flows"] = {"port": {"protocol": "udp", "ports": "9", "ceiling": "2Mbit/s"}}
             seen: Counter[tuple[str, str, int]] = Counter()
-            with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+            with keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
                 for _ in range(400):
                     sender.sendto(b"x" * 1000, ("10.0.0.2", 9))
                     time.sleep(0.001)
@@ -326,7 +328,7 @@ def counted(made: Lab, vif: str, port: str, what: str) -> int:
 def test_who_goes_round_the_hook_with_raw_frames_is_reported_and_held_at_the_interfaces_other_end() -> None:
     with lab(["vm"], None) as made:
         vm = {"send": {"ceiling": "5Mbit/s"}}
-        with guard.keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
+        with keep(flat(made, {"vm": vm}, "1Gbit/s")) as kept:
             assert kept.without_backstop == ()
             out = in_namespace(NETNS / made.namespace("vm"), raw_sender)
             before = counted(made, "far", "uplink", "rx")
@@ -349,7 +351,7 @@ def test_an_interface_made_again_is_hooked_before_the_next_look() -> None:
         vm = {"interface": "new0", "send": {"ceiling": "5Mbit/s"}}
         requested = flat(made, {"vm": vm}, "1Gbit/s")
         requested.start["check_ns"] = 3600 * 10**9
-        with guard.keep(requested) as kept:
+        with keep(requested) as kept:
             ip("-n", inside, "link", "del", "new0")
             ip("-n", inside, "link", "add", "new0", "type", "veth", "peer", "name", "peer0")
             seen = until(kept, lambda report: any(kind == "repaired" for _, kind, _ in report.notes))
@@ -363,7 +365,7 @@ def test_who_owes_much_at_next_to_nothing_is_not_shut_out_once_he_is_granted_mor
         "gold": {"service_class": "gold", "excess": "drop"},
         "silver": {"excess": "drop"},
     }
-    with lab(list(vifs)) as made, guard.keep(flat(made, vifs, "20Mbit/s")) as kept:
+    with lab(list(vifs)) as made, keep(flat(made, vifs, "20Mbit/s")) as kept:
         with sender(made, "gold", 1514, 4000):
             until(kept, lambda report: report.rows["silver"]["granted_bps"] < 1e6)
             # 57 KB at once: minutes at what is granted now.
@@ -386,7 +388,7 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
 
     with lab(["vm"]) as made:
         requested = flat(made, vifs, "100Mbit/s", fallback_after="200ms", queue=queue)
-        with guard.keep(requested, leave=True) as kept:
+        with keep(requested, leave=True) as kept:
             (process,) = map(os.pidfd_open, fallback_processes())
             assert queue not in queues(made)
             kept.client.process.kill()
@@ -398,10 +400,10 @@ def test_a_death_leaves_tcp_a_queue_at_its_guarantee_and_no_process_stays(queue:
         (there,) = (line for line in queues(made).splitlines() if f"qdisc {queue} " in line)
         # The hook gives the departure times of the guarantee by itself.
         assert ("rate 19996Kbit" if queue == "tbf" else "nopacing") in there, there
-        guard.remove(requested.start["id"], requested.start["hooks"])
+        remove(requested.start["id"], requested.start["hooks"])
         assert queue not in queues(made)
         # Where all is taken away nobody may put anything there meanwhile.
-        with guard.keep(requested):
+        with keep(requested):
             assert len(fallback_processes()) == 1
         assert not fallback_processes()
 
@@ -458,7 +460,7 @@ def has_control(name: str) -> bool:
     return False
 
 
-def capped_beside_guarantee(made: Lab, queue: str) -> guard.Flat:
+def capped_beside_guarantee(made: Lab, queue: str) -> Flat:
     """Two vifs whose shares of 30 Mbit/s are 25 and 5, if both want all they may have."""
     promises = {"large": {"guarantee": "20Mbit/s"}, "small": {"ceiling": "5Mbit/s"}}
     switch = made.namespace("switch")
@@ -475,9 +477,9 @@ def test_tcp_below_a_ceiling_gets_it_beside_a_guarantee(control: str, queue: str
     if not has_control(control):
         pytest.skip(f"the kernel has no {control}")
     seconds, shares, waited = 2, {"large": 25e6, "small": 5e6}, []
-    recent: list[Report] = []
+    recent: list[GuardInterval] = []
 
-    def all_served(report: Report) -> bool:
+    def all_served(report: GuardInterval) -> bool:
         recent.append(report)
         waited.extend(text for _, kind, text in report.notes if kind == "waited")
         last = recent[-seconds * 1_000_000_000 // REPORT_NS :]
@@ -486,7 +488,7 @@ def test_tcp_below_a_ceiling_gets_it_beside_a_guarantee(control: str, queue: str
 
     with (
         lab(["large", "small"]) as made,
-        guard.keep(capped_beside_guarantee(made, queue)) as kept,
+        keep(capped_beside_guarantee(made, queue)) as kept,
         stream(made, "large", control=control),
         stream(made, "small", control=control),
     ):
@@ -502,7 +504,7 @@ def test_packets_that_wait_for_too_long_are_a_finding() -> None:
         requested = capped_beside_guarantee(made, "tbf")
         requested = dataclasses.replace(requested, start={**requested.start, "demand": "arrived"})
         with (
-            guard.keep(requested) as kept,
+            keep(requested) as kept,
             stream(made, "large", control="bbr"),
             stream(made, "small", control="bbr"),
         ):
@@ -538,7 +540,7 @@ def test_segments_in_a_tunnel_count_with_every_header_that_the_link_carries() ->
         # The link takes single segments only, so its counter has their headers.
         ip("-n", switch, "link", "set", "nic", "gso_max_segs", "1")
         vxlan(made, "vm")
-        with guard.keep(flat(made, {"vm": {"send": {"ceiling": "50Mbit/s"}}}, "1Gbit/s")) as kept:
+        with keep(flat(made, {"vm": {"send": {"ceiling": "50Mbit/s"}}}, "1Gbit/s")) as kept:
             before = counted(made, "switch", "nic", "tx")
             with stream(made, "vm", FAR, mss=112):
                 time.sleep(2)
@@ -568,13 +570,13 @@ def test_tcp_waits_where_only_a_hook_can_be_and_nothing_is_left(place: str) -> N
             "drop": ({"excess": "drop", "send": promise}, "", "vm"),
         }[place]  # fmt: skip
         requested = flat(made, {"vm": vif}, "100Mbit/s")
-        with guard.keep(requested) as kept:
+        with keep(requested) as kept:
             assert kept.excess[row] == "tcp_held"
             assert not space or detours(space) == []
             with stream(made, "vm", FAR if tunnel else None):
                 shares = []
 
-                def holds(report: Report) -> bool:
+                def holds(report: GuardInterval) -> bool:
                     """Half a second in a row."""
                     shares.append(report.rows[row]["passed_bps"] / 20e6)
                     return len(shares) >= 5 and all(0.9 < share < 1.1 for share in shares[-5:])
@@ -596,7 +598,7 @@ def tcp_into_a_ceiling() -> Iterator[tuple[Lab, Kept]]:
     promise = {"guarantee": "20Mbit/s", "ceiling": "20Mbit/s"}
     with lab(["vm"]) as made:
         vif = {"interface": "eth0", "namespace": made.namespace("vm-sink"), "receive": promise}
-        with guard.keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
+        with keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
             until(kept, lambda report: report.rows["vm (receives)"]["delay_ns"] > 1_000_000)
             yield made, kept
 
@@ -655,13 +657,13 @@ def test_tcp_at_a_small_ceiling_is_not_reported_to_exceed_it() -> None:
     promise = {"guarantee": "5Mbit/s", "ceiling": "5Mbit/s"}
     with lab(["vm"]) as made:
         vif = {"interface": "eth0", "namespace": made.namespace("vm-sink"), "receive": promise}
-        reports: list[Report] = []
+        reports: list[GuardInterval] = []
 
-        def is_long(report: Report) -> bool:
+        def is_long(report: GuardInterval) -> bool:
             reports.append(report)
             return len(reports) >= 100
 
-        with guard.keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
+        with keep(flat(made, {"vm": vif}, "100Mbit/s")) as kept, stream(made, "vm"):
             until(kept, is_long)
         assert [note for report in reports for note in report.notes if note[1] == "exceeded"] == []
         passed = [report.rows["vm (receives)"]["passed_bps"] for report in reports]

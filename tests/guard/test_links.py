@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from partywall import guard
-from partywall.cli.guard import _show_policy, _table
+from partywall.core.report import terminal
+from partywall.core.report.value import Lines, Report
 from partywall.errors import UsageError
-from partywall.guard import prometheus
+from partywall.guard import promised
 from partywall.guard.capability import Guards
+from partywall.guard.change import changes, refuse
+from partywall.guard.check import loads
 from partywall.guard.document import Policy
+from partywall.guard.findings import Means, SoFar
 from partywall.guard.measure.flatten import Flat, flatten
-from partywall.guard.measure.resolve import VifPlace
-from partywall.guard.measure.run import Kept, Report
-from partywall.guard.record import GuardDirectory
+from partywall.guard.measure.resolve import VifPlace, resolve, resolve_links
+from partywall.guard.measure.run import Kept, keep
+from partywall.guard.prometheus import Totals
+from partywall.guard.record import GuardInterval
+from partywall.guard.report import live
 from partywall.sandbox.lab import Lab, lab, sender
 from tests.guard.policy_corpus import replaced
+from tests.guard.records import guard_record
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "two-links.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")
@@ -36,7 +42,7 @@ changed = functools.partial(replaced, TEXT)
 
 
 def flat(text: str = TEXT) -> Flat:
-    policy = guard.loads(text)
+    policy = loads(text)
     links = {name: VifPlace(link.interface, None, False) for name, link in policy.by_link.items()}
     return flatten(policy, PLACES, links=links)
 
@@ -76,7 +82,7 @@ def flat(text: str = TEXT) -> Flat:
 )  # fmt: skip
 def test_a_mistake_about_links_is_reported_with_its_place(pairs: list[tuple[str, str]], key: str, words: str) -> None:
     with pytest.raises(UsageError) as raised:
-        guard.loads(changed(*pairs), "p.yaml")
+        loads(changed(*pairs), "p.yaml")
     result = [problem for problem in raised.value.problems if problem.key == key and words in str(problem)]
     assert result, str(raised.value)
     assert result[0].line
@@ -87,18 +93,18 @@ def test_a_policy_without_a_link_is_reported_how_to_write_one() -> None:
     text = changed(("links:\n  left: {interface: eth0, capacity: 1Gbit/s}\n", ""))
     text = text.replace("  right: {interface: eth1, capacity: 400Mbit/s}\n", "")
     with pytest.raises(UsageError, match=r"link: this key is missing .*e\.g\. link: \{capacity: 1Gbit/s\}"):
-        guard.loads(text)
+        loads(text)
 
 
 def test_a_link_at_a_vif_needs_links() -> None:
     text = "partywall_guard: 1\nname: p\nlink: {capacity: 1Gbit/s}\nvifs: {vm: {interface: eth0, link: left}}\n"
     with pytest.raises(UsageError, match=r"vifs\.vm\.link: there is no link 'left': the policy has one link"):
-        guard.loads(text)
+        loads(text)
 
 
 def test_the_only_one_of_links_needs_no_name_at_a_vif() -> None:
     text = "partywall_guard: 1\nname: p\nlinks: {left: {capacity: 1Gbit/s}}\nvifs: {vm: {interface: eth0}}\n"
-    policy = guard.loads(text)
+    policy = loads(text)
     assert policy.link_name(policy.vifs["vm"]) == "left"
     assert policy.link_of(policy.vifs["vm"]).capacity == 1_000_000_000
 
@@ -147,14 +153,14 @@ def test_a_goal_is_one_of_each_link() -> None:
 )  # fmt: skip
 def test_links_of_a_running_guard_stay(pairs: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(UsageError, match="start the guard") as refused:
-        guard.refuse(guard.loads(TEXT), guard.loads(changed(*pairs)))
+        refuse(loads(TEXT), loads(changed(*pairs)))
     assert said in str(refused.value)
 
 
 def test_the_capacity_of_a_link_can_be_changed() -> None:
-    new = guard.loads(changed(("capacity: 400M", "capacity: 500M")))
-    guard.refuse(guard.loads(TEXT), new)
-    assert guard.changes(guard.loads(TEXT), new) == ("links.right.capacity: 400 Mbit/s → 500 Mbit/s",)
+    new = loads(changed(("capacity: 400M", "capacity: 500M")))
+    refuse(loads(TEXT), new)
+    assert changes(loads(TEXT), new) == ("links.right.capacity: 400 Mbit/s → 500 Mbit/s",)
 
 
 def row(**other: Any) -> dict[str, Any]:
@@ -166,23 +172,24 @@ def row(**other: Any) -> dict[str, Any]:
     )
 
 
-def reported(divided: int = 400_000_000) -> Report:
+def reported(divided: int = 400_000_000) -> GuardInterval:
     rows = {"acme-left": row(link="left"), "acme-right": row(link="right"), "other": row(link="right")}
     pools = {
         "send on left": {"divided_bps": 1_000_000_000, "delay_ns": None},
         "send on right": {"divided_bps": divided, "delay_ns": None},
     }
-    return Report(0, SECOND, rows, pools, (), 0, 0)
+    return GuardInterval(0, SECOND, rows, pools, (), 0, 0)
 
 
 def test_the_check_and_the_live_table_show_the_link_of_each_vif(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(width=200)
-    _show_policy(console, guard.loads(TEXT))
+    console, policy = Console(width=200), loads(TEXT)
+    shown = Report("", sections=(promised.table(policy), Lines("sums", "", list(promised.sums(policy)))))
+    terminal.show(shown, console)
     said = capsys.readouterr().out
     assert "guaranteed to send on left: 200 Mbit/s of 1 Gbit/s" in said
     assert "guaranteed to send on right: 400 Mbit/s of 400 Mbit/s" in said
     assert any("acme: acme-left, acme-right" in line and "left, right" in line for line in said.splitlines())
-    console.print(_table(guard.loads(TEXT), reported(300_000_000), "kept"))
+    terminal.show(live(SoFar(policy, reported(300_000_000), Means())), console)
     said = capsys.readouterr().out
     cells = [line.split("│") for line in said.splitlines() if line.startswith("│")]
     assert [line[2].strip() for line in cells] == ["left", "right", "right"]
@@ -191,7 +198,7 @@ def test_the_check_and_the_live_table_show_the_link_of_each_vif(capsys: pytest.C
 
 
 def test_the_page_the_figures_and_prometheus_show_the_link_of_each_vif(tmp_path: Path) -> None:
-    log = GuardDirectory.create(tmp_path / "series", TEXT)
+    log = guard_record(tmp_path / "series", TEXT)
     log.add(reported())
     log.settle()
     run = Guards().findings(log)
@@ -201,11 +208,11 @@ def test_the_page_the_figures_and_prometheus_show_the_link_of_each_vif(tmp_path:
     assert "acme-left on left" in page
     assert {vif: figures["link"] for vif, figures in files.value(run)["vifs"].items()} == run.links
     assert [row["link"] for row in files.rows(run)] == ["left", "right", "right"]
-    totals = prometheus.Totals()
-    totals.add(reported())
-    text = prometheus.text("p", reported(), totals)
-    assert 'partywall_guard_passed_bits_per_second{policy="p",vif="other",link="right"} 1000000' in text
-    assert 'partywall_guard_dropped_packets_total{policy="p",vif="other",link="right"} 1000000' in text
+    totals = Totals()
+    totals.add(SoFar(loads(TEXT), reported(), Means()))
+    text = totals.text()
+    assert 'partywall_guard_passed_bits_per_second{policy="two-links",vif="other",link="right"} 1000000' in text
+    assert 'partywall_guard_dropped_packets_total{policy="two-links",vif="other",link="right"} 1000000' in text
 
 
 # On this host
@@ -214,7 +221,7 @@ FRAME, LEFT, RIGHT = 1514, 50_000_000, 20_000_000
 TOTAL, PROMISED = 30_000_000, 15_000_000
 
 
-def until(kept: Kept, condition: Callable[[Report], bool], deadline: int = 300) -> Report:
+def until(kept: Kept, condition: Callable[[GuardInterval], bool], deadline: int = 300) -> GuardInterval:
     """The first of the next `deadline` reports that meets the condition."""
     seen = None
     for _ in range(deadline):
@@ -259,12 +266,12 @@ def policy_of(left: Lab, right: Lab, total: int) -> Policy:
 @pytest.mark.host
 @pytest.mark.usefixtures("guarded_lab", "own_state")
 def test_two_links_are_divided_apart_and_a_total_holds_over_both(two: tuple[Lab, Lab]) -> None:
-    def passes(report: Report, **mbits: float) -> bool:
+    def passes(report: GuardInterval, **mbits: float) -> bool:
         return all(abs(report.rows[vif]["passed_bps"] / (mbit * 1e6) - 1) < 0.05 for vif, mbit in mbits.items())
 
     policy, more = policy_of(*two, TOTAL), policy_of(*two, LEFT + RIGHT)
-    located = guard.resolve(policy)
-    with guard.keep(flatten(policy, located, 500_000_000, guard.resolve_links(policy))) as kept:
+    located = resolve(policy)
+    with keep(flatten(policy, located, 500_000_000, resolve_links(policy))) as kept:
         # The right link has 5 Mbit/s left beside what is promised, so the left one carries the rest of the total.
         seen = until(kept, lambda report: passes(report, first=25, second=5, other=15))
         assert [(vif, row["link"]) for vif, row in seen.rows.items()] == [
@@ -280,7 +287,7 @@ def test_two_links_are_divided_apart_and_a_total_holds_over_both(two: tuple[Lab,
         until(kept, lambda report: passes(report, first=25, second=5, other=15))
         (left, right) = (was.rates(made.read()) for was, made in zip(before, two, strict=True))
         assert left["first"][0] + right["second"][0] < 1.05 * TOTAL
-        kept.adjust(flatten(more, located, 500_000_000, guard.resolve_links(more)))
+        kept.adjust(flatten(more, located, 500_000_000, resolve_links(more)))
         until(kept, lambda report: passes(report, first=50, second=5, other=15))
     for made, name in ((two[0], "first"), (two[1], "second"), (two[1], "other")):
         shown = subprocess.run(

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from partywall import guard, units
-from partywall.cli.guard import _show_policy
+from partywall import units
 from partywall.errors import CapabilityError, UsageError
+from partywall.guard.check import loads
 from partywall.guard.document import Policy
 from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.resolve import VifPlace, resolve
+from partywall.guard.promised import sums
 from tests.guard.policy_corpus import ALSO, BAD, GOOD
 
 WITHOUT_CLASSES = GOOD.replace(", service_class: silver}", "}")
@@ -33,7 +33,7 @@ def test_a_wrong_policy_is_reported_with_line_key_and_remedy(name: str) -> None:
     good = GOOD.replace(*ALSO[name]) if name in ALSO else GOOD
     assert old in good
     with pytest.raises(UsageError) as raised:
-        guard.loads(good.replace(old, new), "p.yaml")
+        loads(good.replace(old, new), "p.yaml")
     result = [p for p in raised.value.problems if p.key == key and words in str(p)]
     assert result, str(raised.value)
     assert line is None or result[0].line == line
@@ -41,33 +41,31 @@ def test_a_wrong_policy_is_reported_with_line_key_and_remedy(name: str) -> None:
     assert result[0].remedy
 
 
-def test_a_policy_without_service_classes_has_one_for_all_and_the_check_says_so(capsys: pytest.CaptureFixture) -> None:
+def test_a_policy_without_service_classes_has_one_for_all_and_the_check_says_so() -> None:
     lines = [line for line in WITHOUT_CLASSES.splitlines() if "service_class" not in line]
-    policy = guard.loads("\n".join([*lines, ""]))
+    policy = loads("\n".join([*lines, ""]))
     assert policy.has_default_class
     assert {leaf["priority"] for leaf in flatten(policy, PLACES).start["leaves"]} == {1}
-    _show_policy(Console(width=200), policy)
-    assert "the policy has no service_classes, so all vifs are in one class (default)" in capsys.readouterr().out
+    assert "the policy has no service_classes, so all vifs are in one class (default)" in "\n".join(sums(policy))
 
 
-def test_a_vif_without_a_service_class_is_in_the_only_one(capsys: pytest.CaptureFixture) -> None:
+def test_a_vif_without_a_service_class_is_in_the_only_one() -> None:
     lines = [line for line in WITHOUT_CLASSES.splitlines() if "service_class" not in line]
-    policy = guard.loads("\n".join([*lines, "service_classes: {only: 3}", ""]))
+    policy = loads("\n".join([*lines, "service_classes: {only: 3}", ""]))
     assert not policy.has_default_class
     assert {policy.class_of(vif) for vif in policy.vifs.values()} == {"only"}
-    _show_policy(Console(width=200), policy)
-    assert "has no service_classes" not in capsys.readouterr().out
+    assert "has no service_classes" not in "\n".join(sums(policy))
 
 
 def test_all_mistakes_are_reported_at_once() -> None:
     spoilt = GOOD.replace("service_class: gold", "service_class: glod").replace("5000-5100", "0")
     with pytest.raises(UsageError) as raised:
-        guard.loads(spoilt)
+        loads(spoilt)
     assert [problem.line for problem in raised.value.problems] == [16, 20]
 
 
 def test_the_flat_form_names_everything_by_number() -> None:
-    flat = flatten(guard.loads(GOOD), PLACES)
+    flat = flatten(loads(GOOD), PLACES)
     assert flat.leaves == ("vm1", "vm2", "vm2:voice", "vm2:bulk", "vm2 (receives)", "vm3")
     start = flat.start
     hooks = [(hook["interface"], hook["direction"], hook["leaf"], hook["hold"]) for hook in start["hooks"]]
@@ -91,14 +89,14 @@ def test_the_flat_form_names_everything_by_number() -> None:
 
 def test_flow_classes_share_their_vifs_limits_and_their_tenants() -> None:
     mine = GOOD.replace("service_class: gold\n", "service_class: gold\n    tenant: acme\n")
-    policy = guard.loads(mine.replace("ceiling: 400Mbit/s", "ceiling: 1Gbit/s"))
+    policy = loads(mine.replace("ceiling: 400Mbit/s", "ceiling: 1Gbit/s"))
     start = flatten(policy, PLACES).start
     assert [total["name"] for total in start["totals"]] == ["acme", "vm2"]
     assert [leaf["totals"] for leaf in start["leaves"]] == [[0], [1, 0], [1, 0], [1, 0], [], [0]]
 
 
 def test_flow_classes_of_what_is_received_are_hooked_on_the_way_in() -> None:
-    policy = guard.loads(GOOD.replace("bulk: {dscp: 8,", "bulk: {way: receive, dscp: 8,"))
+    policy = loads(GOOD.replace("bulk: {dscp: 8,", "bulk: {way: receive, dscp: 8,"))
     start = flatten(policy, PLACES).start
     names = [leaf["name"] for leaf in start["leaves"]]
     assert names == ["vm1", "vm2", "vm2:voice", "vm2 (receives)", "vm2 (receives):bulk", "vm3"]
@@ -109,7 +107,7 @@ def test_flow_classes_of_what_is_received_are_hooked_on_the_way_in() -> None:
 
 
 def test_a_goal_in_delay_is_of_all_that_its_service_class_sends_and_bounds_what_may_wait() -> None:
-    policy = guard.loads(GOOD.replace("{gold: 2,", "{gold: {priority: 2, delay: 2ms},"))
+    policy = loads(GOOD.replace("{gold: 2,", "{gold: {priority: 2, delay: 2ms},"))
     start = flatten(policy, PLACES, links={"": VifPlace("eth1", None, False)}).start
     assert start["pools"][0]["link"] == {"namespace": None, "interface": "eth1"}
     assert start["goals"] == [
@@ -121,7 +119,7 @@ def test_a_goal_in_delay_is_of_all_that_its_service_class_sends_and_bounds_what_
 def test_promised_packets_are_divided_among_a_vif_and_its_flow_classes() -> None:
     more = GOOD.replace("capacity: 1Gbit/s", "capacity: 1Gbit/s, packets: 100k/s")
     more = more.replace("guarantee: 700Mbit/s,", "guarantee: 700Mbit/s, packets_guarantee: 50k/s,")
-    start = flatten(guard.loads(more.replace("guarantee: 10Mbit/s", "packets_guarantee: 10k/s")), PLACES).start
+    start = flatten(loads(more.replace("guarantee: 10Mbit/s", "packets_guarantee: 10k/s")), PLACES).start
     assert [leaf["guarantee_pps"] for leaf in start["leaves"]] == [0, 40_000, 10_000, 0, 0, 0]
     assert start["pools"][0]["capacity_pps"] == 100_000
 
@@ -130,29 +128,29 @@ def test_a_vif_is_found_by_the_sandbox_of_a_run_that_is_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path))
-    policy = guard.loads(GOOD.replace("namespace: blue", "sandbox: web"))
+    policy = loads(GOOD.replace("namespace: blue", "sandbox: web"))
     with pytest.raises(UsageError, match=r"vifs\.vm2: no run has a container called 'web' now"):
-        guard.resolve(policy)
+        resolve(policy)
     for run in ("run-a", "run-b"):
         bundle = tmp_path / run / "bundles" / "web"
         bundle.mkdir(parents=True)
         (bundle / "pid").write_text(f"{os.getpid()}\n")
         if run == "run-a":
-            assert guard.resolve(policy)["vm2"] == VifPlace("eth0", f"/proc/{os.getpid()}/ns/net", True)
+            assert resolve(policy)["vm2"] == VifPlace("eth0", f"/proc/{os.getpid()}/ns/net", True)
     with pytest.raises(UsageError, match="several runs have a sandbox 'web': run-a, run-b"):
-        guard.resolve(policy)
-    named = guard.loads(GOOD.replace("namespace: blue", "sandbox: run-b/web"))
-    assert guard.resolve(named)["vm2"].inside
+        resolve(policy)
+    named = loads(GOOD.replace("namespace: blue", "sandbox: run-b/web"))
+    assert resolve(named)["vm2"].inside
 
 
 def test_a_policy_that_keeps_the_last_rates_never_falls_back() -> None:
-    policy = guard.loads(GOOD.replace("name: edge", "name: edge\nif_daemon_dies: keep"))
+    policy = loads(GOOD.replace("name: edge", "name: edge\nif_daemon_dies: keep"))
     assert flatten(policy, PLACES).start["fallback_after_ns"] is None
 
 
 def test_a_vif_in_a_namespace_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"vifs\.vm2: there is no network namespace 'blue'"):
-        guard.resolve(guard.loads(GOOD), tmp_path)
+        resolve(loads(GOOD), tmp_path)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -160,7 +158,7 @@ def test_a_vif_in_a_namespace_that_is_not_there_is_reported(tmp_path: Path) -> N
 def test_any_values_are_a_policy_or_reported(data: dict[str, object]) -> None:
     lines = "\n".join(f"{key}: {value!r}" for key, value in data.items())
     with pytest.raises(UsageError):
-        guard.loads(lines)
+        loads(lines)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ def test_packet_rates_are_read(text: str | int, pps: int) -> None:
 
 def test_what_a_tenants_vifs_receive_is_bound_together() -> None:
     more = GOOD.replace("packets: 80k/s}", "packets: 80k/s, receive: {ceiling: 300Mbit/s, packets: 9k/s}}")
-    start = flatten(guard.loads(more), PLACES).start
+    start = flatten(loads(more), PLACES).start
     receives = next(at for at, total in enumerate(start["totals"]) if total["name"] == "acme (receives)")
     assert (start["totals"][receives]["ceiling_bps"], start["totals"][receives]["ceiling_pps"]) == (300_000_000, 9_000)
     bound = [leaf["name"] for leaf in start["leaves"] if receives in leaf["totals"]]
@@ -188,7 +186,7 @@ def test_what_a_tenants_vifs_receive_is_bound_together() -> None:
 def virsh(monkeypatch: pytest.MonkeyPatch, run: Callable[..., subprocess.CompletedProcess[str]]) -> Policy:
     monkeypatch.setattr(shutil, "which", lambda _tool: "/usr/bin/virsh")
     monkeypatch.setattr(subprocess, "run", run)
-    return guard.loads(
+    return loads(
         GOOD.replace("    interface: vnet1", "    domain: web\n    tap: 2").replace("blue", f"pid:{os.getpid()}")
     )
 
@@ -197,7 +195,7 @@ def test_any_tap_of_a_domain_can_be_meant(monkeypatch: pytest.MonkeyPatch) -> No
     def two_taps(*_args: object, **_more: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 0, " vnet7 network default\n vnet8 network other\n", "")
 
-    assert guard.resolve(virsh(monkeypatch, two_taps))["vm3"] == VifPlace("vnet8", None, False)
+    assert resolve(virsh(monkeypatch, two_taps))["vm3"] == VifPlace("vnet8", None, False)
 
 
 def test_a_tap_that_a_domain_does_not_have_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +203,7 @@ def test_a_tap_that_a_domain_does_not_have_is_reported(monkeypatch: pytest.Monke
         return subprocess.CompletedProcess([], 0, " vnet7 network default\n", "")
 
     with pytest.raises(UsageError, match=r"vifs\.vm3: libvirt domain 'web' has no tap 2; it has 1: vnet7"):
-        guard.resolve(virsh(monkeypatch, one_tap))
+        resolve(virsh(monkeypatch, one_tap))
 
 
 def test_a_virsh_that_does_not_answer_is_reported_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +211,7 @@ def test_a_virsh_that_does_not_answer_is_reported_and_no_traceback(monkeypatch: 
         raise subprocess.TimeoutExpired("virsh", 10)
 
     with pytest.raises(CapabilityError, match="domain 'web': virsh did not answer within 10 s"):
-        guard.resolve(virsh(monkeypatch, silent))
+        resolve(virsh(monkeypatch, silent))
 
 
 def test_a_domain_and_an_interface_that_are_one_tap_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +219,7 @@ def test_a_domain_and_an_interface_that_are_one_tap_are_refused(monkeypatch: pyt
         return subprocess.CompletedProcess([], 0, " vnet7 network default\n vnet0 network other\n", "")
 
     with pytest.raises(UsageError, match=r"vifs\.vm3: it is the interface vnet0 that vm1 is already"):
-        guard.resolve(virsh(monkeypatch, same))
+        resolve(virsh(monkeypatch, same))
 
 
 def test_a_namespace_that_may_not_be_looked_at_is_reported_and_no_traceback(
@@ -232,4 +230,4 @@ def test_a_namespace_that_may_not_be_looked_at_is_reported_and_no_traceback(
 
     monkeypatch.setattr(Path, "exists", refused)
     with pytest.raises(CapabilityError, match="blue cannot be accessed; run with sudo"):
-        guard.resolve(guard.loads(GOOD), tmp_path)
+        resolve(loads(GOOD), tmp_path)

@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from partywall import events, guard
 from partywall import study as studies
-from partywall.cli.guard import _View
+from partywall.core.report.terminal import show
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, UsageError
-from partywall.guard.capability import GuardJob, Guards
-from partywall.guard.findings import GuardRun
-from partywall.guard.measure.run import Report
-from partywall.guard.record import GuardDirectory
-from partywall.guard.report import figures_of, headline
+from partywall.guard.capability import Guards
+from partywall.guard.check import loads
+from partywall.guard.findings import GuardRun, Means, SoFar
+from partywall.guard.record import GuardInterval, GuardRecord
+from partywall.guard.report import figures_of, headline, live
 from partywall.model.agreement import judge
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
@@ -33,6 +32,7 @@ from partywall.study.promises import findings as stats
 from partywall.study.promises import slots as guard_study
 from partywall.study.promises.model import Cell, Study, TenantCell
 from partywall.web.records import summary
+from tests.guard.records import guard_record
 
 SECOND = 1_000_000_000
 
@@ -52,13 +52,13 @@ def row(passed: int, **other: Any) -> dict[str, Any]:
     } | other
 
 
-def logged(folder: Path) -> GuardDirectory:
-    log = GuardDirectory.create(folder, "name: edge\n")
+def logged(folder: Path) -> GuardRecord:
+    log = guard_record(folder)
     for at in range(5):
         rows = {"vm<1>": row(10_000_000 * at, delay_ns=1_500_000), "idle": row(0)}
         notes = (("vm<1>", "repaired", "it is there again"),) if at == 3 else ()
         pools = {"send": {"divided_bps": 10**9, "delay_ns": None}}
-        log.add(Report(at * SECOND, (at + 1) * SECOND, rows, pools, notes, 0, 0))
+        log.add(GuardInterval(at * SECOND, (at + 1) * SECOND, rows, pools, notes, 0, 0))
     return log
 
 
@@ -70,7 +70,7 @@ def page_of(run) -> str:
 def test_a_series_is_read_back_as_it_was_written_and_put_into_parquet(tmp_path: Path) -> None:
     log = logged(tmp_path / "series")
     log.settle()
-    assert GuardDirectory.is_one(log.path)
+    assert GuardRecord.is_one(log.path)
     assert [report["at_ns"] for report in log.reports()] == [(at + 1) * SECOND for at in range(5)]
     table = pq.read_table(log.path / "guard.parquet")
     assert (table.num_rows, table.column("passed_bps").to_pylist()[8]) == (10, 40_000_000)
@@ -346,16 +346,16 @@ def test_a_guard_whose_policy_never_changed_has_one_part(tmp_path: Path) -> None
 def test_each_vif_gets_a_sentence_with_what_it_got_while_it_sent_and_its_promise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = GuardDirectory.create(tmp_path / "series", "name: edge\n")
+    log = guard_record(tmp_path / "series")
     for at, sent in enumerate((24, 24, 0)):
         a = row(sent * 10**6, guarantee_bps=20 * 10**6, ceiling_bps=30 * 10**6)
         b = row(0, offered_bps=sent * 10**6, passed_bps=sent * 2 * 10**5, guarantee_bps=None, ceiling_bps=5 * 10**6)
         c = row(sent * 10**5, guarantee_bps=10**7, ceiling_bps=30 * 10**6)
         rows = {"A": a, "B": b, "C": c, "idle": row(0)}
-        log.add(Report(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9}}, (), 0, 0))
+        log.add(GuardInterval(at * SECOND, (at + 1) * SECOND, rows, {"send": {"divided_bps": 10**9}}, (), 0, 0))
     log.settle()
-    Guards().files().show(Guards().findings(log), Console())
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    Guards().files().show(Guards().findings(log), Console(width=160))
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         "A got 24 Mbit/s while it sent, for 2 s; guaranteed: 20 Mbit/s",
         "B got 4.8 Mbit/s while it sent, for 2 s; at most: 5 Mbit/s",
         "C got 2.4 Mbit/s while it sent, for 2 s; guaranteed: 10 Mbit/s; it offered 4.8 Mbit/s",
@@ -363,17 +363,16 @@ def test_each_vif_gets_a_sentence_with_what_it_got_while_it_sent_and_its_promise
 
 
 def test_the_last_table_of_a_guard_shows_means_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    policy = guard.loads(
+    policy = loads(
         "partywall_guard: 1\nname: edge\nlink: {capacity: 30Mbit/s}\n"
         "vifs:\n  A: {interface: va, send: {guarantee: 20Mbit/s}}\n  B: {interface: vb, send: {ceiling: 30Mbit/s}}\n"
     )
-    view = _View(Console(width=160), GuardJob(policy, Path("edge.yaml")))
-    pools = {"send": {"divided_bps": 30 * 10**6}}
-    with view:
-        for at, sent in enumerate((20, 10, 0)):
-            rows = {name: row(sent * 10**6, guarantee_bps=20 * 10**6, ceiling_bps=3 * 10**7) for name in "AB"}
-            view(events.Report(Report(at * SECOND, (at + 1) * SECOND, rows, pools, (), 0, 0)))
-    view.show_result()
+    pools, seen, means = {"send": {"divided_bps": 30 * 10**6}}, None, Means()
+    for at, sent in enumerate((20, 10, 0)):
+        rows = {name: row(sent * 10**6, guarantee_bps=20 * 10**6, ceiling_bps=3 * 10**7) for name in "AB"}
+        last = GuardInterval(at * SECOND, (at + 1) * SECOND, rows, pools, (), 0, 0)
+        seen = (seen or SoFar(policy, last, means)).then(last, policy)
+    show(live(replace(seen, is_over=True)), Console(width=160))
     shown = capsys.readouterr().out
     assert "means over 3 s" in shown
     last = shown.rpartition("means over")[2]

@@ -11,9 +11,9 @@ import pytest
 
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError
-from partywall.guard import VifPlace, flatten
 from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import Flat
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.resolve import VifPlace
 from partywall.guard.measure.source import Inside, Source, differs
 
 PERIOD_NS = 1_000_000

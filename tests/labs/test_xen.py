@@ -14,9 +14,9 @@ import pytest
 
 from labs.xen import network
 from labs.xen.network import CEILING_BPS, FLOOD, GUARANTEE_BPS, LINK_BPS, OFFERED_BPS, STEADY, Held, Rates
-from partywall import guard
 from partywall.agent import binary
 from partywall.errors import TrialError
+from partywall.guard.check import load
 from tests.measured import measured
 
 FREE = {STEADY: Rates(OFFERED_BPS, 0.3 * OFFERED_BPS), FLOOD: Rates(5 * LINK_BPS, 0.8 * LINK_BPS)}
@@ -27,7 +27,7 @@ HELD = Held(free=FREE, guarded=GUARDED, after=FREE, left=(), kernel="6.1", xen="
 def test_the_policy_is_good_and_names_the_guests_by_their_domains(tmp_path):
     file = tmp_path / "policy.yaml"
     file.write_text(json.dumps(network.policy()))
-    policy = guard.load(file)
+    policy = load(file)
     assert {name: vif.domain for name, vif in policy.vifs.items()} == {
         STEADY: network.domain(STEADY),
         FLOOD: network.domain(FLOOD),

@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
-from partywall import guard, kinds, study
+from partywall import kinds, study
 from partywall.agent.catalogue import shipped
 from partywall.cli import main
 from partywall.consolidate import load as clusters
 from partywall.core import here
 from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError
+from partywall.guard.check import load
 from partywall.load import plan as loads
 from partywall.migrate import plan as migrations
 from partywall.power import profiles
@@ -25,7 +26,7 @@ TEXTS = {key: f"# a comment\n---\nname: a\n{key}: 1\n" for key in FORMATS} | {"m
 READERS = {
     ("partywall",): load_scenario,
     ("partywall_load",): loads.load,
-    ("partywall_guard",): guard.load,
+    ("partywall_guard",): load,
     ("partywall_migration",): lambda file: migrations.load(file, shipped()),
     ("partywall_cluster",): clusters.load,
     tuple(study.KINDS): study.kind_of,

@@ -11,13 +11,13 @@ import uvicorn
 from selenium.common.exceptions import ElementNotInteractableException, StaleElementReferenceException
 from selenium.webdriver.support.ui import WebDriverWait
 
-from partywall.guard.record import GuardDirectory
 from partywall.host.label import start_ticks
 from partywall.web import app
 from partywall.web.jobs import Order, State
 from partywall.web.parts import REDRAWN
 from partywall.web.runner import Runner
 from partywall.web.security import Secrets, Site
+from tests.guard.records import guard_record
 from tests.web.web_site import Direct, record
 
 pytestmark = [pytest.mark.long]
@@ -162,11 +162,11 @@ def test_the_policy_of_a_running_guard_is_changed_from_its_page(opened, served, 
     served.act("start", key="key-00001", order=order)
     job = folder.job("key-00001")
     folder.put(job.model_copy(update={"state": State.RUNNING, "record": "guard-1"}))
-    guard = GuardDirectory.create(folder.root / "guard-1", POLICY)
-    row = dict.fromkeys(("offered_bps", "passed_bps", "granted_bps", "passed_pps", "dropped_packets"), 0)
-    report = {"event": "report", "of": "guard", "rows": {"vm1": row | {"guarantee_bps": 10**7, "ceiling_bps": 10**9}}}
+    guard = guard_record(folder.root / "guard-1", POLICY)
+    table = {"title": "edge: now", "columns": ["vif", "granted"], "rows": [["vm1", "10 Mbit/s"]]}
+    seen = {"event": "seen", "headline": "Kept for 1 s: no problem was found", "tables": [table]}
     started = {"event": "started", "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
-    lines = [json.dumps({"at": time.time()} | event) for event in (started, report | {"notes": []})]
+    lines = [json.dumps({"at": time.time()} | event) for event in (started, seen)]
     (guard.path / "journal.jsonl").write_text("\n".join(lines) + "\n")
     opened.get(f"{served.origin}/records/guard-1")
     wait(opened, lambda: "10 Mbit/s" in text_of(opened, "#figures tbody"))

@@ -17,7 +17,7 @@ import pytest
 
 from partywall.errors import UsageError
 from partywall.scenario import loads
-from partywall.web import deleted, documents, live, pages, publish, records, security, stream
+from partywall.web import deleted, documents, live, publish, records, security, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
 from partywall.web.security import Role, Secrets
@@ -420,19 +420,6 @@ def test_a_program_starts_a_job_once_with_its_own_key(server, folder):
     assert program.get("/api/jobs/nightly-1", headers=headers).json()["state"] == State.QUEUED
     wrong = headers | {"authorization": "Bearer x"}
     assert program.post("/api/jobs", json=order, headers=wrong).status_code == 401
-
-
-def test_a_running_guard_shows_the_link_of_each_vif_if_links_have_names():
-    def shown(**more):
-        names = ("guarantee_bps", "ceiling_bps", "offered_bps", "passed_bps", "granted_bps", "passed_pps")
-        state = live.State()
-        rows = {"vm": dict.fromkeys((*names, "dropped_packets"), 1) | more}
-        state.take({"event": "report", "of": "guard", "rows": rows, "at": 0.0})
-        empty = dict.fromkeys(("has_matrix", "strip", "chart"), None)
-        return pages.render("live_figures.html.j2", live=state, seconds=(), output="", **empty)
-
-    assert '<th scope="row">vm</th><td>left</td>' in shown(link="left")
-    assert ">link<" not in shown()
 
 
 def test_histories_of_comparable_runs_name_a_shift():

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.guard.document import Policy
-from partywall.guard.record import GuardDirectory
 from partywall.host.label import start_ticks
 from partywall.model.load_plan import LoadPlan
 from partywall.model.migration import MigrationPlan
@@ -22,6 +21,7 @@ from partywall.web import deleted, documents, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want
 from partywall.web.runner import ACTIONS, Runner, command
+from tests.guard.records import guard_record
 from tests.web.web_site import record
 
 DOCUMENT = "partywall: 1\nname: tiny\n"
@@ -401,7 +401,7 @@ POLICY = "partywall_guard: 1\nname: edge\nlink: {capacity: 1Gbit/s}\nvifs: {vm1:
 def test_the_policy_of_a_running_guard_is_changed_after_a_check(runner, folder):
     job = put(folder, order=Order(kind="guard", document=POLICY, duration="1h"), state=State.RUNNING)
     path = folder.root / job.record
-    GuardDirectory.create(path, POLICY)
+    guard_record(path, POLICY)
     control = path / "control.jsonl"
     for refused, said in (
         (POLICY.replace("1Gbit/s", "fast"), "capacity"),
@@ -467,7 +467,7 @@ def test_every_key_that_is_described_as_a_path_of_the_host_is_marked_as_one():
                 if words.search(field.get("description", "")):
                     found.add(key)
     assert {"boot", "csv", "device", "authorities", "qmp"} <= found
-    assert found - set(documents.FILE_KEYS) - set(elsewhere) == set()
+    assert found - documents.file_keys() - set(elsewhere) == set()
 
 
 def test_a_report_that_hangs_is_killed_and_the_queue_goes_on(runner, folder, monkeypatch, capfd):

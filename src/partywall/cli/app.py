@@ -50,7 +50,7 @@ COMMANDS: dict[str, Command | None] = {
         "kernel:stress", "Load one resource: run a kernel at an intensity and show the rate achieved.", OPEN_ENDED
     ),
     "load": Command("load:app", "Put a service under load with virtual users."),
-    "guard": Command("guard:app", "Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept."),
+    "guard": None,
     "trace": None,
     "watch": None,
     "blame": None,

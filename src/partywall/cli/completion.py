@@ -22,6 +22,7 @@ NO_NAMES = ("paper",)
 MARKS = (
     "plan.json",
     "load.json",
+    "guard.json",
     "guard.jsonl",
     "trace.json",
     "migration.json",

@@ -16,10 +16,12 @@ from rich.console import Console
 from partywall import kinds
 from partywall.cli.report import show_record
 from partywall.core import execution
-from partywall.core.capability import Kind, Options
+from partywall.core.capability import EXITS, Kind, Options
 from partywall.core.record import Record
+from partywall.core.report import terminal
+from partywall.core.report.value import Report
 from partywall.errors import Exit, Problem, TrialError, UsageError
-from partywall.events import Broken, Emit, Event, Sinks, Started
+from partywall.events import Broken, Emit, Event, Seen, Sinks, Started
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.journal import Journal, Look
 from partywall.sandbox.measuring import measuring
@@ -39,6 +41,7 @@ class _Course:
     def __init__(self) -> None:
         self.path: Path | None = None
         self.broken = False
+        self.seen: Any = None
 
     def exit_of(self, code: int) -> int:
         """The exit code of the job, given that of its findings."""
@@ -48,6 +51,8 @@ class _Course:
         match event:
             case Started(path):
                 self.path = path
+            case Seen(value):
+                self.seen = value
             case Broken(text):
                 self.broken = True
                 with contextlib.suppress(OSError):
@@ -70,7 +75,7 @@ def carry_out(
 
     keeps: what continues if a listener fails. sinks: further listeners by name. document: the command whose JSON
     document is printed instead of text. measures: whether it and other measurements of this host disturb each other.
-    live: makes a report of what is seen while it goes on.
+    live: makes a report of what is seen while it goes on. If there is no record, that of the last is the result.
     """
     course, every, journal = _Course(), Sinks(keeps), Journal(live)
     every.add("the course", course)
@@ -91,10 +96,18 @@ def carry_out(
                 _interrupted(kinds.opened(course.path), options, console)
             raise
         if record is None:
-            journal.exit = course.exit_of(Exit.HOLDS)
+            journal.exit = course.exit_of(_shown(live(course.seen), console) if course.seen is not None else Exit.HOLDS)
         else:
             journal.exit = show_record(record, console, document=document, exit_of=course.exit_of)
     return journal.exit
+
+
+def _shown(report: Report | None, console: Console) -> Exit:
+    """Shows the last report of a job without a record. Returns its exit code."""
+    if report is None:
+        return Exit.HOLDS
+    terminal.show(report, console)
+    return EXITS[report.outcome]
 
 
 def _command() -> str:

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from partywall import kinds, registry
 from partywall.core import here
 from partywall.errors import Exit, PartywallError
-from partywall.guard import reap as reap_policies
 
 REMEDY = "'partywall reap' tries again, 'partywall reap --forget' forgets what cannot be reached"
 
@@ -49,9 +49,9 @@ def reap(
         console.print(f"run {reaped_thing.run}: removed {'' if reaped_thing.removed else 'nothing'}", highlight=False)
         for thing in reaped_thing.removed:
             console.print(f"  {thing}", highlight=False)
-    over = reap_policies()
-    for policy in over:
-        console.print(f"policy {policy}: its process and its namespaces no longer exist; forgotten", highlight=False)
+    over = [said for name in registry.made() for said in kinds.made(name).forget()]
+    for said in over:
+        console.print(said, highlight=False)
     left = [*restored.left, *(thing for reaped_thing in reaped for thing in reaped_thing.left)]
     if left and forget:
         console.print(f"forgotten: {', '.join(left)}", highlight=False)

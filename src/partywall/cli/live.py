@@ -127,7 +127,8 @@ class Watching(Drawn):
             case Started(path):
                 self._begun = time.monotonic()
                 end = "" if self._end is None else f"; {self._end}"
-                self._console.print(f"{self._doing}{end}; record: {path}", highlight=False, soft_wrap=True)
+                kept = f"; record: {path}" if path is not None else ""
+                self._console.print(f"{self._doing}{end}{kept}", highlight=False, soft_wrap=True)
             case Left(seconds):
                 self._end = f"{_whole(seconds)} left"
             case Seen(value):
@@ -144,7 +145,7 @@ class Watching(Drawn):
         if self._console.is_terminal:
             self._drawn = now
             tables = [line for table in report.tables for line in (*padded(table), "")]
-            lines = Text("\n".join([*tables, self._status]), no_wrap=True, overflow="crop")
+            lines = Text("\n".join([*tables, *report.notes, self._status]), no_wrap=True, overflow="crop")
             self._live.update(lines, refresh=True)
         self.line(lambda: f"{self._status}: {report.headline}")
 

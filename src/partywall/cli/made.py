@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +16,10 @@ from partywall.cli import group, leftovers, output
 from partywall.cli.arguments import PrometheusFile, Wait, check_metrics_file, write_metrics
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, Watching, wide_console
-from partywall.core.capability import Capability, Options
-from partywall.core.job import Asked, Job
+from partywall.core.capability import EXITS, Capability, Options
+from partywall.core.job import Action, Asked, Job
+from partywall.core.report import terminal
+from partywall.errors import Problem, UsageError
 from partywall.events import Emit, reports
 
 AnyCapability = Capability[Any, Any, Any]
@@ -24,25 +28,29 @@ AnyCapability = Capability[Any, Any, Any]
 def command(name: str) -> Any:
     """The command of a capability, or the group of its commands."""
     capability = kinds.made(name)
-    if len(capability.jobs) == 1 and not capability.jobs[0].verb:
-        return _function(name, capability, capability.jobs[0])
+    if not capability.jobs[0].verb:
+        return _function(capability.jobs[0], _shared(name, capability), partial(_carry_out, name, capability))
     made = group.group(inspect.getdoc(type(capability)) or name)
     for job in capability.jobs:
-        made.command(job.verb)(_function(f"{name} {job.verb}", capability, job))
+        called = f"{name} {job.verb}"
+        made.command(job.verb)(_function(job, _shared(called, capability), partial(_carry_out, called, capability)))
+    for action in capability.actions:
+        made.command(action.verb)(_function(action, FORMAT, partial(_act, f"{name} {action.verb}")))
     return made
 
 
-def _function(name: str, capability: AnyCapability, job: type[Job]) -> Callable[..., int]:
-    """A function with the options of a job, from whose signature Typer makes a command."""
+def _function(
+    job: type[Job], shared_options: dict[str, tuple[Any, Any]], does: Callable[..., int]
+) -> Callable[..., int]:
+    """A function with the options of a job, from whose signature Typer makes a command. does: carries it out."""
 
     def call(context: typer.Context, **given: Any) -> int:
         shared = _Shared(**{key: given.pop(key) for key in shared_options})
         known = {key: value for key, value in given.items() if value not in (None, [], False)}
-        return _carry_out(name, capability, job, context, known, shared)
+        return does(job, context, known, shared)
 
-    shared_options = _shared(name, capability)
     asked = {each.name: _asked(each) for each in job.asked()}
-    every = {"context": (typer.Context, inspect.Parameter.empty)} | asked | shared_options
+    every = {"context": (typer.Context, inspect.Parameter.empty)} | asked | dict(shared_options)
     keyword = inspect.Parameter.KEYWORD_ONLY
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(key, keyword, annotation=type_, default=default) for key, (type_, default) in every.items()]
@@ -68,20 +76,19 @@ def _asked(asked: Asked) -> tuple[Any, Any]:
     return Annotated[type_, typer.Option(asked.flag, help=option.help + more, metavar=shown)], None
 
 
-class _Shared:
-    """What every command of this kind takes beside its job."""
+FORMAT = {"format_": (output.FormatOption, output.Format.TEXT)}
 
-    def __init__(
-        self,
-        out: Path | None,
-        dry_run: bool,
-        format_: output.Format,
-        resume: Path | None = None,
-        prometheus_file: Path | None = None,
-        wait: bool = False,
-    ) -> None:
-        self.out, self.dry_run, self.format, self.resume = out, dry_run, format_, resume
-        self.prometheus_file, self.wait = prometheus_file, wait
+
+@dataclass(frozen=True)
+class _Shared:
+    """What a command takes beside its job."""
+
+    format_: output.Format
+    out: Path | None = None
+    dry_run: bool = False
+    resume: Path | None = None
+    prometheus_file: Path | None = None
+    wait: bool = False
 
 
 def _shared(name: str, capability: AnyCapability) -> dict[str, tuple[Any, Any]]:
@@ -95,11 +102,22 @@ def _shared(name: str, capability: AnyCapability) -> dict[str, tuple[Any, Any]]:
     if not capability.cannot_resume:
         said = typer.Option(help="Continue an interrupted record for the rest of its time.", metavar="DIR")
         options["resume"] = Annotated[Path | None, said], None
-    said = typer.Option(help=f"Directory to create. Default: runs/{word}-TIME-CHANCE.")
+    default = "none: no record is kept" if capability.only_with_out else f"runs/{word}-TIME-CHANCE"
+    said = typer.Option(help=f"Directory to create. Default: {default}.")
     options["out"] = Annotated[Path | None, said], None
     if capability.disturbs:
         options["wait"] = Wait, False
-    return options | {"format_": (output.FormatOption, output.Format.TEXT)}
+    return options | FORMAT
+
+
+def _act(name: str, action: type[Action], context: typer.Context, given: Mapping[str, Any], shared: _Shared) -> int:
+    """Carries out an action, and shows what is said of it."""
+    report = action.parsed(given).act(context.obj)
+    code = EXITS[report.outcome]
+    if shared.format_ == output.Format.JSON:
+        return output.write(name, report.values, code)
+    terminal.show(report, wide_console(shared.format_))
+    return code
 
 
 def _carry_out(
@@ -110,7 +128,7 @@ def _carry_out(
     given: Mapping[str, Any],
     shared: _Shared,
 ) -> int:
-    console, document = wide_console(shared.format), output.document(name, shared.format)
+    console, document = wide_console(shared.format_), output.document(name, shared.format_)
     if shared.prometheus_file is not None:
         check_metrics_file(shared.prometheus_file)
     if shared.resume is not None:
@@ -122,9 +140,12 @@ def _carry_out(
         view = _view(capability, record.job, console)
         return go_on(capability, record, options, view, console, document, extra, measures=capability.disturbs)
     wanted = job.parsed(given)
+    if document and capability.only_with_out and shared.out is None and not shared.dry_run:
+        remedy = "add --out FOLDER: the document holds the findings of a record"
+        raise UsageError(Problem("json needs a record", remedy, key="--format"))
     options = Options(context.obj(), shared.out, waits=shared.wait)
     if shared.dry_run:
-        return output.outline(name, capability.outline(wanted, options), shared.format, console)
+        return output.outline(name, capability.outline(wanted, options), shared.format_, console)
     if capability.disturbs:
         leftovers.clean_up()
     return carry_out(

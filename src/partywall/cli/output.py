@@ -80,6 +80,10 @@ def outline(command: str, outline: Outline, format_: str, console: Console, **mo
     """Shows what a job would measure, and how long it would take. more: further keys of the document."""
     if format_ == JSON:
         return write(command, {"lines": outline.lines, "seconds": outline.seconds} | more)
+    for table in outline.tables:
+        from partywall.core.report import terminal  # noqa: PLC0415 - slow to import
+
+        terminal.show_table(table, console)
     length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
     for line in (*outline.lines, length):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -110,5 +114,5 @@ def _command(arguments: Sequence[str]) -> str:
         return ""
     second = next(iter(arguments[1:]), "")
     entry = known[name]
-    has_verbs = entry.place.endswith(":app") if entry else len(kinds.made(name).jobs) > 1
+    has_verbs = entry.place.endswith(":app") if entry else bool(kinds.made(name).jobs[0].verb)
     return f"{name} {second}" if has_verbs and second.isalpha() else name

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
-from partywall.core.job import J, Job
+from partywall.core.job import Action, J, Job
 from partywall.core.record import JobRecord, Record, stamped
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, Problem, UsageError
@@ -19,7 +19,7 @@ from partywall.host.label import WORK_ROOT
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Document, Files
-    from partywall.core.report.value import Report
+    from partywall.core.report.value import Report, Table
 
 J_contra = TypeVar("J_contra", contravariant=True)
 R = TypeVar("R", bound=Record)
@@ -30,10 +30,11 @@ EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INC
 
 @dataclass(frozen=True)
 class Outline:
-    """What would be measured, one item a line, and how long it takes."""
+    """What would be measured, one item a line, and how long it takes. tables: what is shown above the lines."""
 
     lines: tuple[str, ...]
     seconds: float
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,24 @@ class Capability(ABC, Generic[J, JR, F]):
 
     Modules that draw are imported when they are used.
 
-    jobs: each is a command. rows: what the rows of a report are called. doing: what it does, for those who watch.
-    keeps: what goes on if a listener fails. disturbs: whether it and other measurements of a host disturb each other.
-    cannot_resume: why its records cannot be continued. metrics: makes what a metrics file says; None if there is none.
+    jobs: each is a command. actions: commands that measure nothing. rows: what the rows of a report are called.
+    doing: what it does, for those who watch. keeps: what goes on if a listener fails. disturbs: whether it and other
+    measurements of a host disturb each other. cannot_resume: why its records cannot be continued. only_with_out:
+    whether it keeps a record only if its path is given, because a job may go on for months. adjusts: what of a running
+    job can be changed, as a request to it says (`core.control`); empty if nothing. metrics: makes what a metrics file
+    says; None if there is none.
     """
 
     jobs: ClassVar[tuple[type[Job], ...]]
+    actions: ClassVar[tuple[type[Action], ...]] = ()
     record: type[JR]
     rows: ClassVar[str] = "rows"
     doing: ClassVar[str] = "measuring"
     keeps: ClassVar[str] = "the measurement goes on"
     disturbs: ClassVar[bool] = True
     cannot_resume: ClassVar[str] = ""
+    only_with_out: ClassVar[bool] = False
+    adjusts: ClassVar[str] = ""
     metrics: ClassVar[type[Metrics] | None] = None
 
     @abstractmethod
@@ -130,9 +137,26 @@ class Capability(ABC, Generic[J, JR, F]):
         """Raises a UsageError or CapabilityError with everything that prevents the job."""
         self.outline(job, options)
 
-    def begin(self, job: J, options: Options, emit: Emit) -> JR:
-        """Checks a job, and carries it out. Returns its record."""
+    def adjustable(self, record: JR) -> str:
+        """The text of what a running job can be changed to, as it is now; for an editor."""
+        del record
+        return ""
+
+    def check_adjustment(self, record: JR, wanted: Any) -> None:
+        """Raises a UsageError if a running job cannot be changed to this."""
+        del record, wanted
+
+    def forget(self) -> list[str]:
+        """Forgets what jobs that died have left, if nothing of it exists any more. Returns what is said of it."""
+        return []
+
+    def begin(self, job: J, options: Options, emit: Emit) -> JR | None:
+        """Checks a job, and carries it out. Returns its record; None if none is kept."""
         self.check(job, options)
+        if self.only_with_out and options.out is None:
+            emit(Started(None))
+            self.measure(self.record.kept_nowhere(job), options, emit)
+            return None
         path = options.folder(stamped(self.name))
         instead = "" if self.cannot_resume else f", or continue it: {self.record.MADE_BY} --resume {path}"
         record = self.record.create(path, job, options.host.facts, instead)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import keyword
 import types
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from partywall import units
+from partywall.core.document.textfile import TextFile
 from partywall.errors import Problem, UsageError
 from partywall.values import Frozen
+
+if TYPE_CHECKING:
+    from partywall.core.report.value import Report
 
 
 def _duration_ns(value: Any) -> Any:
@@ -48,7 +53,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Asked:
-    """A field of a job as it is asked for. type: the type of one value, as people know it."""
+    """A field of a job as it is asked for. type: the type of one value, as people know it.
+
+    document: the type of the file that the value is, a `TextFile`; None if it is none. A page's editor gives its text.
+    """
 
     name: str
     option: Option
@@ -56,6 +64,7 @@ class Asked:
     is_list: bool
     is_required: bool
     default: Any
+    document: Any = None
 
     @property
     def flag(self) -> str:
@@ -130,6 +139,17 @@ class Job(Frozen):
         return [*options, *(["--", *positional] if positional else [])]
 
 
+class Action(Job):
+    """A job that measures nothing: it reads or changes something at once, and leaves no record.
+
+    A capability lists those that go with it (`Capability.actions`). Each is a command.
+    """
+
+    @abstractmethod
+    def act(self, host: Callable[[], Any]) -> Report:
+        """Does it, and returns what is said of it. host: gives this host, which takes a moment."""
+
+
 J = TypeVar("J", bound=Job)
 
 
@@ -146,7 +166,8 @@ def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
         inside = next(part for part in get_args(inside) if part is not type(None))
     type_: Any = str if is_text or inside not in (int, float, bool) else inside
     default = None if info.is_required() else info.default
-    return Asked(name, option, type_, is_list, info.is_required(), default)
+    document = inside if isinstance(inside, type) and issubclass(inside, TextFile) else None
+    return Asked(name, option, type_, is_list, info.is_required(), default, document)
 
 
 def _problems(

@@ -16,6 +16,7 @@ import shutil
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, Union, cast, get_args, get_origin, overload
 
@@ -41,6 +42,8 @@ class Record:
     KIND: ClassVar[str]
     MARK: ClassVar[str]
     """The file that only directories of this kind have."""
+    EARLIER_MARK: ClassVar[str] = ""
+    """The same in records of earlier versions, which have no other; empty if it is the same file."""
     MADE_BY: ClassVar[str]
     """The command that creates one."""
     LINES: ClassVar[str] = "events.jsonl"
@@ -78,7 +81,12 @@ class Record:
     @classmethod
     def is_one(cls, path: Path) -> bool:
         """True if a directory is of this kind."""
-        return (path / cls.MARK).is_file()
+        return any((path / mark).is_file() for mark in cls.marks())
+
+    @classmethod
+    def marks(cls) -> tuple[str, ...]:
+        """The files of which only directories of this kind have one."""
+        return tuple(filter(None, (cls.MARK, cls.EARLIER_MARK)))
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -238,6 +246,7 @@ class JobRecord(Record, Generic[J]):
     JOBS: ClassVar[tuple[type[Job], ...]]
     TABLES: ClassVar[tuple[Tabled, ...]] = ()
     stream: ClassVar[Stream[Any]]
+    is_kept = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -256,12 +265,23 @@ class JobRecord(Record, Generic[J]):
         made.put(cls.MARK, json.dumps(about, indent=1))
         return made
 
+    @classmethod
+    def kept_nowhere(cls, job: J) -> Self:
+        """What stands for a record if none is kept: it has a job, and forgets every line."""
+        nowhere = cls(Path(os.devnull))
+        nowhere.is_kept, nowhere.job = False, job
+        return nowhere
+
+    def append_line(self, line: str, *, durable: bool = False) -> None:
+        if self.is_kept:
+            super().append_line(line, durable=durable)
+
     @property
     def about(self) -> dict[str, Any]:
         """The file that identifies the record."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
-    @property
+    @cached_property
     def job(self) -> J:
         """The job that it is of. Values that an older version did not write are the defaults."""
         return self.decoded(self.MARK, self._job)

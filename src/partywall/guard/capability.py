@@ -1,159 +1,161 @@
-"""Guards: bandwidth guarantees, and whether they were kept."""
+"""The capability: a policy is enforced on this host, and what became of it is derived and reported."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from partywall import events, guard
 from partywall.core import here
-from partywall.core.capability import EXITS, NeverContinued, Options, Outline
+from partywall.core.capability import Capability, Options, Outline
 from partywall.core.control import Control
-from partywall.core.document.shipped import text
-from partywall.errors import AgentError, Exit, Problem, UsageError
-from partywall.events import Emit, Left, Note, Sinks, Started, reports
-from partywall.guard.check import IS_INSIDE
-from partywall.guard.document import Policy
-from partywall.guard.findings import GuardRun
-from partywall.guard.measure.run import Kept
-from partywall.guard.record import GuardDirectory
+from partywall.errors import AgentError, Problem, UsageError
+from partywall.events import Emit, Event, Left, Note, Seen, Sinks
+from partywall.guard import actions
+from partywall.guard.change import changes, refuse
+from partywall.guard.check import IS_INSIDE, loads
+from partywall.guard.findings import GuardRun, Means, SoFar
+from partywall.guard.job import GuardJob
+from partywall.guard.measure.ends import beside_hooks, check_sides
+from partywall.guard.measure.flatten import Flat, flatten
+from partywall.guard.measure.follow import Follower
+from partywall.guard.measure.left import reap
+from partywall.guard.measure.resolve import VifPlace, places, resolve_links
+from partywall.guard.measure.run import Kept, keep
+from partywall.guard.measure.source import AtSource
+from partywall.guard.prometheus import Totals
+from partywall.guard.record import GuardRecord
 
 if TYPE_CHECKING:
-    from partywall.core.report.files import Files
+    from partywall.core.report.value import Report
 
 KEEPS = "the policy is still enforced"
 QUEUES = {"fq": "fq, until each packet's departure time", "tbf": "tbf, at a rate"}
 NAMED = 6
 """The most hooks that a note names."""
+KEPT_EVERY_NS = 900_000_000
+"""Of what is seen, at most a line in this time goes to the journal, which keeps everything."""
+
+Located = Mapping[str, VifPlace]
 
 
-@dataclass(frozen=True)
-class GuardJob:
-    """A policy to be enforced. every_ns: the interval between reports. for_ns: the duration; None until Ctrl-C.
+class Guards(Capability[GuardJob, GuardRecord, GuardRun]):
+    """Enforce guaranteed bit/s and packets/s for each vif, and show that they are kept.
 
-    leave: whether hooks and rates stay in the kernel afterwards. agents: commands of agents in guests, by name.
+    A policy is a YAML file; see docs/guard.md. Start with: partywall guard check POLICY
     """
 
-    policy: Policy
-    file: Path
-    every_ns: int = 1_000_000_000
-    for_ns: int | None = None
-    leave: bool = False
-    agents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, file: Path) -> GuardJob:
-        """Reads a policy file. UsageError with all mistakes in it."""
-        return cls(guard.load(file), file)
-
-
-class Guards(NeverContinued):
-    record = GuardDirectory
-    why_not = "a guard keeps bandwidths and has no end of its own"
-
-    def places(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
-        """The place of every vif, and the policy as the agent needs it.
-
-        UsageError or CapabilityError if vifs are missing.
-        """
-        located, links = guard.places(job.policy)
-        guard.check_sides(job.policy, located)
-        return located, guard.flatten(job.policy, located, job.every_ns, links)
+    jobs, record, metrics = (GuardJob,), GuardRecord, Totals
+    actions = (actions.Check, actions.Adjust, actions.Status, actions.Remove)
+    rows, doing, keeps = "vifs", "guarding", KEEPS
+    cannot_resume = "a guard keeps bandwidths and has no end of its own"
+    only_with_out, adjusts = True, "policy"
 
     def outline(self, job: GuardJob, options: Options) -> Outline:
+        from partywall.guard import promised  # noqa: PLC0415 - of those who look alone
+
         del options
-        _, flat = self.places(job)
-        return Outline(tuple(_hooked(flat)), (job.for_ns or 0) / 1e9)
+        _, flat = _located(job)
+        return Outline(tuple(_hooked(flat)), (job.for_ns or 0) / 1e9, (promised.table(job.wanted),))
 
     def check(self, job: GuardJob, options: Options) -> None:
         del options
-        self._checked(job)
-
-    def _checked(self, job: GuardJob) -> tuple[Mapping[str, guard.VifPlace], guard.Flat]:
         here.check_hooks("a guard")
-        located, flat = self.places(job)
+        located, _ = _located(job)
         _check_sources(job, located)
-        return located, flat
 
-    def measure(self, job: GuardJob, options: Options, emit: Emit) -> GuardDirectory | None:
-        """Enforces the policy until the time is up or Ctrl-C, the normal end. Keeps a record if `out` is given."""
-        located, flat = self._checked(job)
-        record = GuardDirectory.create(options.out, text(job.file, "policy")) if options.out else None
-        sinks = Sinks(KEEPS)
-        if record is not None:
-            sinks.add(str(record.path), reports(record.add))
+    def measure(self, record: GuardRecord, options: Options, emit: Emit) -> None:
+        """Enforces the policy until the time is up or Ctrl-C, the normal end."""
+        del options
+        job, sinks = record.job, Sinks(KEEPS)
+
+        def keep_report(event: Event) -> None:
+            match event:
+                case Seen(SoFar(is_over=False) as seen):
+                    record.add(seen.last)
+
+        sinks.add(str(record.path), keep_report)
         sinks.add("the listener", emit)
-        with (
-            record.exclusive() if record else contextlib.nullcontext(),
-            contextlib.suppress(KeyboardInterrupt),
-            guard.keep(flat, leave=job.leave, sources=_sources(job)) as kept,
-        ):
-            sinks(Started(record.path if record else None))
+        located, flat = _located(job)
+        with contextlib.suppress(KeyboardInterrupt), keep(flat, leave=job.leave, sources=_sources(job)) as kept:
             for note in _notes(kept):
                 sinks(note)
-            for unmet in guard.beside_hooks(located, guard.resolve_links(job.policy)):
+            for unmet in beside_hooks(located, resolve_links(job.wanted)):
                 sinks(Note(unmet, is_warning=True))
-            change = _Changes(job, located, kept, record).take if record else _nothing
-            _watch(job, guard.Follower(job.policy, located), kept, sinks, change)
-        return record
+            _watch(job, Follower(job.wanted, located), kept, sinks, _Changes(job, located, kept, record))
 
-    def findings(self, record: GuardDirectory) -> GuardRun:
-        return GuardRun(record.name, tuple(record.reports()), tuple(record.adjustments()))
+    def adjustable(self, record: GuardRecord) -> str:
+        return record.policy()
 
-    def outcome(self, findings: GuardRun) -> Exit:
-        return EXITS[findings.outcome]
+    def check_adjustment(self, record: GuardRecord, wanted: str) -> None:
+        refuse(loads(record.policy()), loads(wanted, ""), text=wanted)
 
-    def files(self) -> Files[GuardRun]:
-        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
-        from partywall.guard.report import report  # noqa: PLC0415 - of those who look alone
+    def forget(self) -> list[str]:
+        said = "its process and its namespaces no longer exist; forgotten"
+        return [f"policy {policy}: {said}" for policy in reap()]
 
-        return rendered.files("guard", "vifs", report, {})
+    def findings(self, record: GuardRecord) -> GuardRun:
+        host = record.host if (record.path / "host.json").is_file() else {}
+        return GuardRun(record.name, tuple(record.reports()), tuple(record.adjustments()), host)
+
+    def report(self, findings: GuardRun) -> Report:
+        from partywall.guard import report  # noqa: PLC0415 - of those who look alone
+
+        return report.report(findings)
+
+    def live(self, seen: SoFar) -> Report:
+        from partywall.guard import report  # noqa: PLC0415 - of those who look alone
+
+        return report.live(seen)
 
 
-def _check_sources(job: GuardJob, located: Mapping[str, guard.VifPlace]) -> None:
+def _located(job: GuardJob) -> tuple[Located, Flat]:
+    """The place of every vif, and the policy as the agent needs it. Raises what is wrong with either."""
+    located, links = places(job.wanted)
+    check_sides(job.wanted, located)
+    return located, flatten(job.wanted, located, job.every_ns, links)
+
+
+def _check_sources(job: GuardJob, located: Mapping[str, VifPlace]) -> None:
     """UsageError if a vif's agent is not given, an agent has no vif, or a hook is inside its sender already."""
     problems, used = [], set()
-    for name, vif in job.policy.vifs.items():
+    for name, vif in job.wanted.vifs.items():
         if vif.source is None:
             continue
         agent = vif.source.partition("/")[0]
         used.add(agent)
         key = f"vifs.{name}.source"
-        if agent not in job.agents:
+        if agent not in job.commands:
             remedy = f"add --agent {agent}='ssh {agent} sudo partywall-agent serve'"
             problems.append(Problem(f"no command is given for agent {agent!r}", remedy, key=key))
         if located[name].inside:
             problems.append(Problem(IS_INSIDE, "leave source out", key=key))
-    for unused in sorted(set(job.agents) - used):
+    for unused in sorted(set(job.commands) - used):
         remedy = f"write source: {unused}/INTERFACE at a vif, or leave the agent out"
         problems.append(Problem(f"no vif of the policy has agent {unused!r}", remedy, key="--agent"))
     if problems:
         raise UsageError(*problems)
 
 
-def _sources(job: GuardJob) -> dict[str, guard.AtSource]:
+def _sources(job: GuardJob) -> dict[str, AtSource]:
     """The hooks inside guests, by vif."""
     places = {}
-    for name, vif in job.policy.vifs.items():
+    for name, vif in job.wanted.vifs.items():
         if vif.source is not None:
             agent, _, interface = vif.source.partition("/")
-            places[name] = guard.AtSource(interface, (agent, job.agents[agent]))
+            places[name] = AtSource(interface, (agent, job.commands[agent]))
     return places
 
 
 class _Changes:
     """Requests to replace the policy of a running guard, which come through its record."""
 
-    def __init__(
-        self, job: GuardJob, located: Mapping[str, guard.VifPlace], kept: Kept, record: GuardDirectory
-    ) -> None:
+    def __init__(self, job: GuardJob, located: Mapping[str, VifPlace], kept: Kept, record: GuardRecord) -> None:
         self._job, self._located, self._kept, self._record = job, located, kept, record
         self._control = Control(record.path)
-        self._policy = job.policy
+        self.policy = job.wanted
 
     def take(self, emit: Emit) -> None:
         """Carries out the requests since the last call. Says to all listeners what became of each."""
@@ -168,39 +170,43 @@ class _Changes:
                 emit(Note(f"the policy was not changed: {error}", is_warning=True))
 
     def _adjust(self, content: str) -> str:
-        policy = guard.loads(content, "the new policy")
-        guard.refuse(self._policy, policy, "the new policy")
-        if not (changed := guard.changes(self._policy, policy)):
+        policy = loads(content, "the new policy")
+        refuse(self.policy, policy, "the new policy")
+        if not (changed := changes(self.policy, policy)):
             return "the new policy is the one that is enforced already"
-        links = guard.resolve_links(policy)
-        at_ns = self._kept.adjust(guard.flatten(policy, self._located, self._job.every_ns, links))
-        self._policy = policy
+        links = resolve_links(policy)
+        at_ns = self._kept.adjust(flatten(policy, self._located, self._job.every_ns, links))
+        self.policy = policy
         self._record.adjusted(at_ns, content, changed)
         return f"the policy was changed: {_some(changed)}"
 
 
-def _nothing(emit: Emit) -> None:
-    """A guard without a record takes no requests."""
-    del emit
+def _watch(job: GuardJob, follower: Follower, kept: Kept, emit: Emit, change: _Changes) -> None:
+    """Passes on reports and notes until the time is up."""
+    begun_ns, means, seen = time.monotonic_ns(), Means(), None
+    kept_ns = begun_ns - KEPT_EVERY_NS
+    try:
+        while job.for_ns is None or (left_ns := job.for_ns - (time.monotonic_ns() - begun_ns)) > 0:
+            if report := kept.report(0.2):
+                if job.for_ns is not None:
+                    emit(Left(left_ns / 1e9))
+                seen = (seen or SoFar(change.policy, report, means)).then(report, change.policy)
+                is_kept = (now_ns := time.monotonic_ns()) - kept_ns >= KEPT_EVERY_NS
+                kept_ns = now_ns if is_kept else kept_ns
+                emit(Seen(seen, is_kept))
+                for hook, kind, text in report.notes:
+                    emit(Note(f"{hook}: {kind}: {text}", is_warning=True))
+                follower.hear(report)
+            _follow(follower, kept, emit)
+            for note in kept.notes():
+                emit(Note(note, is_warning=True))
+            change.take(emit)
+    finally:
+        if seen is not None:
+            emit(Seen(replace(seen, is_over=True)))
 
 
-def _watch(
-    job: GuardJob, follower: guard.Follower, kept: Kept, emit: Emit, change: Callable[[Emit], None] = _nothing
-) -> None:
-    begun_ns = time.monotonic_ns()
-    while job.for_ns is None or (left_ns := job.for_ns - (time.monotonic_ns() - begun_ns)) > 0:
-        if report := kept.report(0.2):
-            if job.for_ns is not None:
-                emit(Left(left_ns / 1e9))
-            emit(events.Report(report))
-            follower.hear(report)
-        _follow(follower, kept, emit)
-        for note in kept.notes():
-            emit(Note(note, is_warning=True))
-        change(emit)
-
-
-def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:
+def _follow(follower: Follower, kept: Kept, emit: Emit) -> None:
     """Tells the guard about vifs that have moved to another place."""
     if not (moved := follower.moved()):
         return
@@ -213,7 +219,7 @@ def _follow(follower: guard.Follower, kept: Kept, emit: Emit) -> None:
         follower.went(moved)
 
 
-def _hooked(flat: guard.Flat) -> Iterator[str]:
+def _hooked(flat: Flat) -> Iterator[str]:
     for hook, place in zip(flat.hooks, flat.start["hooks"], strict=True):
         where = f" in {place['namespace']}" if place["namespace"] else ""
         # A tenant can bypass a hook that it can reach.

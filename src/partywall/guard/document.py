@@ -137,6 +137,15 @@ ONLY_LINK = ""
 """Stands for the name of a policy's only link, which has none."""
 
 
+RECEIVES = " (receives)"
+"""Ends the name of the direction in which a vif receives."""
+
+
+def on_link(what: str, link: str) -> str:
+    """A name that also tells the link, if the links have names: 'send on left'."""
+    return f"{what} on {link}" if link else what
+
+
 def link_path(name: str) -> tuple[str, ...]:
     """The keys that lead to a link in a policy file, by its name in `Policy.by_link`."""
     return ("link",) if name == ONLY_LINK else ("links", name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from partywall.core.stats.estimate import Outcome
+from partywall.guard.document import Policy
+from partywall.guard.record import GuardInterval
 
 UNREAD_NS = 10_000_000
 """Reports follow each other but for the error of their clock. A longer time between two is that of lost reports."""
@@ -62,15 +64,46 @@ class Means:
 
 
 @dataclass(frozen=True)
+class SoFar:
+    """What is seen while a guard goes on. last: its last report. wrong: the number of findings other than repairs.
+
+    unread_ns: the time of lost reports. is_over: nothing follows.
+    """
+
+    policy: Policy
+    last: GuardInterval
+    means: Means
+    wrong: int = 0
+    unread_ns: int = 0
+    is_over: bool = False
+
+    def then(self, report: GuardInterval, policy: Policy) -> SoFar:
+        """With one more report. policy: the one that holds now."""
+        self.means.add(report.at_ns - report.from_ns, report.rows)
+        wrong = self.wrong + sum(kind != REPAIRED for _, kind, _ in report.notes)
+        lost_ns = unread_ns(self.last.at_ns, report.from_ns)
+        return replace(self, policy=policy, last=report, wrong=wrong, unread_ns=self.unread_ns + lost_ns)
+
+    @property
+    def outcome(self) -> Outcome:
+        """As that of the whole record (`GuardRun.outcome`)."""
+        if self.wrong:
+            return Outcome.VIOLATED
+        return Outcome.INCONCLUSIVE if self.unread_ns else Outcome.HOLDS
+
+
+@dataclass(frozen=True)
 class GuardRun:
     """A whole guard. reports: in order, as stored (docs/guard.md); times are in ns.
 
-    adjustments: the policies that replaced the first one, each with the time from which it holds (`at_ns`).
+    adjustments: the policies that replaced the first one, each with the time from which it holds (`at_ns`). host: the
+    facts of its host; empty in records of earlier versions.
     """
 
     run: str
     reports: Sequence[Mapping[str, Any]]
     adjustments: Sequence[Mapping[str, Any]] = ()
+    host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:

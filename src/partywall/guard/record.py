@@ -1,4 +1,4 @@
-"""A guard's reports as a time series: one JSON line for each report while it runs, Parquet when it ends.
+"""A guard's record: one JSON line for each report while it runs, Parquet when it ends.
 
 A kill loses at most the current report. The lines can be read directly.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partywall.core.record import Record
+from partywall.core.record import JobRecord
 from partywall.files import append_whole, decoded, replace_durably
+from partywall.guard.job import GuardJob
 
 SERIES = "guard.parquet"
 POLICY = "policy.yaml"
@@ -22,41 +24,44 @@ POLICIES = "policies.jsonl"
 STORED = ("from_ns", "at_ns", "rows", "pools", "notes", "queue")
 
 
-class Stored(Protocol):
-    """The stored parts of a report: times in ns, figures by vif and pool, notes, and the queue that delays packets."""
+@dataclass(frozen=True)
+class GuardInterval:
+    """What happened since the previous report. Times are in ns.
 
-    @property
-    def from_ns(self) -> int: ...
-    @property
-    def at_ns(self) -> int: ...
-    @property
-    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
-    @property
-    def pools(self) -> Mapping[str, Mapping[str, Any]]: ...
-    @property
-    def notes(self) -> Sequence[tuple[str, str, str]]: ...
-    @property
-    def queue(self) -> str: ...
+    rows and pools: as sent by the agent, by leaf and by direction of each link. A row also has the promises that held
+    then, and its link if links have names. notes: (leaf or service class, kind, text). queue: the queue that delays
+    packets, fq or tbf.
+    """
+
+    from_ns: int
+    at_ns: int
+    rows: Mapping[str, Mapping[str, Any]]
+    pools: Mapping[str, Mapping[str, Any]]
+    notes: tuple[tuple[str, str, str], ...]
+    round_ns_max: int
+    decide_ns_max: int
+    queue: str = ""
 
 
-class GuardDirectory(Record):
-    """The record of a guard."""
+class GuardRecord(JobRecord[GuardJob]):
+    """The record of a guard. One of an earlier version has no file with its job."""
 
-    KIND, MARK, MADE_BY = "guard", "guard.jsonl", "partywall guard run --out"
-    LINES = MARK
+    KIND, MADE_BY = "guard", "partywall guard run --out"
+    EARLIER_MARK = LINES = "guard.jsonl"
+    JOBS = (GuardJob,)
 
     @classmethod
-    def create(cls, path: Path, policy: str) -> GuardDirectory:
-        """Creates a record. UsageError if something exists at `path`. policy: the text of its file."""
-        guard = cls.make(path)
-        guard.put(POLICY, policy)
-        (path / cls.MARK).touch()
-        return guard
+    def create(cls, path: Path, job: GuardJob, host: Mapping[str, Any], instead: str = "") -> Self:
+        made = super().create(path, job, host, instead)
+        made.put(POLICY, job.policy.text)
+        return made
 
-    def add(self, report: Stored) -> None:
+    def add(self, report: GuardInterval) -> None:
         """Appends one report."""
-        content = {name: getattr(report, name) for name in STORED}
-        self.append_line(json.dumps(content))
+        self.append_line(json.dumps({name: getattr(report, name) for name in STORED}))
+
+    def end(self) -> None:
+        """Writes nothing: each line is a report."""
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports in order, without an incomplete last one."""

@@ -8,10 +8,13 @@ from typing import Any
 
 from partywall import units
 from partywall.core.report.value import Chart, Column, Lines, On, Report, Row, Table
-from partywall.guard.findings import GuardRun, Means
+from partywall.guard.document import on_link
+from partywall.guard.findings import GuardRun, Means, SoFar
 
 VIFS_MAX = 12
 """Vifs drawn in one page. The Parquet file contains all."""
+ROWS_BRIEF = 40
+"""Vifs listed on a terminal."""
 MEANS = (
     *("offered_bps", "granted_bps", "passed_bps", "guarantee_bps"),
     *("offered_pps", "granted_pps", "passed_pps", "delay_ns", "jitter_ns"),
@@ -24,6 +27,10 @@ LEAD = (
 
 def _waits(key: str, row: Row) -> str:
     return "no queue" if row[key] is None else units.format_duration(row[key])
+
+
+def _granted(row: Row) -> str:
+    return "no limit" if row["granted_pps"] is None else units.format_packet_rate(row["granted_pps"])
 
 
 VIF, LINK = Column("vif", "vif", is_key=True), Column("link", "link")
@@ -41,6 +48,37 @@ MORE = (
     Column("jitter_ns", "jitter", "ns", text=partial(_waits, "jitter_ns")),
 )
 
+LIVE = (
+    *RATES,
+    Column("offered_pps", "offered", "p/s"),
+    Column("passed_pps", "passed", "p/s"),
+    Column("granted_pps", "granted", "p/s", text=_granted),
+    Column("dropped_packets", "dropped", ""),
+    Column("marked_packets", "marked", ""),
+    Column("delay_ns", "waits", "ns", text=partial(_waits, "delay_ns")),
+)
+
+
+def live(seen: SoFar) -> Report:
+    """The last report of a guard; at its end, means of all, and what each vif got."""
+    length = units.format_duration(seen.means.length_ns)
+    title = f"{seen.policy.name}: {f'means over {length}' if seen.is_over else 'now'}"
+    figures = seen.means.rows() if seen.is_over else seen.last.rows
+    rows = [{"vif": vif, **row} for vif, row in figures.items()]
+    table = Table("vifs", title, (VIF, *([LINK] if seen.policy.links else []), *LIVE), rows)
+    said = Lines("got", "What each vif got", list(got(seen.means)) if seen.is_over else [])
+    notes = () if seen.is_over else tuple(_divided(seen))
+    return Report(_kept(length, seen.wrong, seen.unread_ns), seen.outcome, sections=(table, said), notes=notes)
+
+
+def _divided(seen: SoFar) -> Iterator[str]:
+    """A sentence for each link whose capacity is not fully divided."""
+    for name, link in seen.policy.by_link.items():
+        divided = seen.last.pools[on_link("send", name)]["divided_bps"]
+        if divided < link.capacity:
+            said = f"{units.format_bit_rate(divided)} of {units.format_bit_rate(link.capacity)} are divided"
+            yield f"{on_link(said, name)}, to meet a delay goal"
+
 
 def report(run: GuardRun) -> Report:
     """Everything that a guard found: totals of every vif, findings, and rates over time."""
@@ -56,7 +94,7 @@ def report(run: GuardRun) -> Report:
         run.outcome,
         goals=len(run.vifs),
         sections=(
-            Table("vifs", "Every vif", columns, vifs, lead=lead if left_out else LEAD, brief=0),
+            Table("vifs", "Every vif", columns, vifs, lead=lead if left_out else LEAD, brief=ROWS_BRIEF),
             Lines("findings", "What the independent check found", found),
             *_policies(run),
             Lines("got", "What each vif got", list(got(run.means))),
@@ -65,6 +103,7 @@ def report(run: GuardRun) -> Report:
         values=values,
         name=run.run,
         about="offered, granted and passed",
+        host=run.host,
     )
 
 
@@ -72,9 +111,13 @@ def headline(run: GuardRun) -> str:
     """The result in one line."""
     if not run.reports:
         return "The guard ended before its first report"
-    problems = f"{units.counted(run.wrong, 'finding')}, see below" if run.wrong else "no problem was found"
-    unread = f"; reports of {units.format_duration(run.unread_ns)} were lost" if run.unread_ns else ""
-    return f"Kept for {units.format_duration(run.length_ns)}: {problems}{unread}"
+    return _kept(units.format_duration(run.length_ns), run.wrong, run.unread_ns)
+
+
+def _kept(length: str, wrong: int, unread_ns: int) -> str:
+    problems = f"{units.counted(wrong, 'finding')}, see below" if wrong else "no problem was found"
+    unread = f"; reports of {units.format_duration(unread_ns)} were lost" if unread_ns else ""
+    return f"Kept for {length}: {problems}{unread}"
 
 
 def got(means: Means) -> Iterator[str]:

@@ -156,8 +156,6 @@ def _seen(report: value.Report | None) -> dict[str, Any] | None:
 def _report(event: Report) -> dict[str, Any] | None:
     """The figures of a report. `of` is the kind of record."""
     report = event.report
-    if hasattr(report, "rows"):
-        return {"of": "guard", "rows": report.rows, "notes": [list(note) for note in report.notes]}
     if hasattr(report, "move"):
         return {"of": "migration", "move": _move(report)}
     return {"of": "other", "text": str(report)[:500]}

@@ -58,6 +58,7 @@ class LoadJob:
 class Loads(NeverContinued):
     record = LoadDirectory
     why_not = "a pause would change what its service is measured at"
+    adjusts = "level"
 
     def outline(self, job: LoadJob, options: Options) -> Outline:
         del options

@@ -11,19 +11,17 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from partywall import guard, kinds, study, units
+from partywall import kinds, study, units
 from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options, Outline
 from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
-from partywall.guard.capability import GuardJob
-from partywall.guard.document import Policy
-from partywall.guard.record import GuardDirectory
 from partywall.host import Host
 from partywall.kinds.load import LoadJob
 from partywall.kinds.migration import MigrationJob
@@ -46,7 +44,6 @@ from partywall.values import host_path_keys
 from partywall.web import made
 from partywall.web.jobs import Order
 
-FILE_KEYS = host_path_keys(Scenario, LoadPlan, MigrationPlan, Policy)
 METER_FILES = re.compile(r"^(replay|wattsup):|[?&]password=file:|[?&]certificate=")
 """Meters whose names name files."""
 MEASURED = ("run", "load", "guard", "study", "migration")
@@ -54,6 +51,13 @@ MEASURED = ("run", "load", "guard", "study", "migration")
 PLAN_KEYS = ("load", "plan")
 """Keys with a URL or the path of a load plan."""
 NAME = "document.yaml"
+
+
+@cache
+def file_keys() -> frozenset[str]:
+    """The keys of documents whose values are files of this host."""
+    made_of = [kind for kind in MEASURED if made.is_made(kind)]
+    return frozenset(host_path_keys(Scenario, LoadPlan, MigrationPlan, *map(made.model_of, made_of)))
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,10 @@ def check(text: str, *, allow_files: bool) -> list[Problem]:
 
 
 def check_change(record: Path, text: str) -> list[Problem]:
-    """What keeps the running guard of a record from a policy without mistakes."""
+    """What keeps the running job of a record from a document without mistakes."""
     try:
-        guard.refuse(guard.loads(GuardDirectory.open(record).policy()), guard.loads(text, ""), text=text)
+        running = kinds.opened(record)
+        kinds.made(running.KIND).check_adjustment(running, text)
     except ProblemsError as error:
         return sorted(error.problems, key=lambda problem: problem.line or 0)
     except PartywallError as error:
@@ -155,7 +160,7 @@ def _forbidden(path: tuple[Any, ...], text: str) -> str:
     if not is_url and "uri" in keys and _has_program(text):
         return f"name the libvirt address {text[:80]!r}"
     named = any(
-        name in FILE_KEYS or (name in PLAN_KEYS and not is_url) or (name == "meter" and METER_FILES.search(text))
+        name in file_keys() or (name in PLAN_KEYS and not is_url) or (name == "meter" and METER_FILES.search(text))
         for name in keys
     )
     return f"name the file {text[:80]!r}" if named or "files" in path or _is_path(path, text) else ""
@@ -179,12 +184,13 @@ def _read(kind: str, file: Path) -> None:
             load(file)
         case "load":
             compiled(load_plans.load(file))
-        case "guard":
-            guard.load(file)
         case "migration":
             migration_plans.load(file, shipped())
-        case _:
+        case "study":
             _study_job(str(file))
+        case _:
+            job, name, _ = made.document_job(kind)
+            job.parsed({name: str(file)})
 
 
 def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
@@ -205,7 +211,7 @@ def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
 
 def _forecast(order: Order, file: Path, options: Options) -> Forecast:
     is_made = made.is_made(order.kind)
-    job = made.job_of(order.kind, order.verb or "", order.options) if is_made else _job(order, file)
+    job = made.job_of(order, str(file)) if is_made else _job(order, file)
     kind = kinds.kind(order.kind)
     outline, plan = Outline((), 0), None
     try:
@@ -235,8 +241,6 @@ def _job(order: Order, file: Path) -> Any:
             return _run_job(order, source)
         case "load" if order.url or order.document is not None:
             return _load_job(order, file, duration_ns)
-        case "guard" if order.document is not None:
-            return replace(GuardJob.read(file), for_ns=duration_ns)
         case "study" if source:
             return _study_job(source, long=order.long, seed=order.seed)
         case "migration" if source:

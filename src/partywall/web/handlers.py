@@ -14,9 +14,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, Problem, UsageError
-from partywall.guard.record import GuardDirectory
 from partywall.kinds.journal import FILE
 from partywall.plain import plain
 from partywall.sandbox import measuring
@@ -213,7 +213,8 @@ class Handlers:
         if request.state.role is not Role.FULL or path is None or job is None or not pages.buttons(job).policy:
             raise HTTPException(404, f"No guard of this page runs as {name[:100]!r}.")
         try:
-            current = GuardDirectory.open(path).policy()
+            record = kinds.opened(path)
+            current = kinds.made(record.KIND).adjustable(record)
         except PartywallError as error:
             return self._wrong(request, error)
         return self._policy(request, job, current, [])

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from partywall import __version__
 from partywall.errors import PartywallError
 from partywall.plain import plain
-from partywall.web import deleted, pages, records
+from partywall.web import deleted, made, pages, records
 from partywall.web.forms import body_of
 from partywall.web.handlers import threaded
 from partywall.web.jobs import KEY, Order
@@ -160,9 +160,7 @@ class Interface:
 
     async def policy_schema(self, request: Request) -> Response:
         del request
-        from partywall.guard.document import Policy  # noqa: PLC0415 - of the editor alone
-
-        return JSONResponse(Policy.model_json_schema(), headers={"cache-control": "max-age=3600"})
+        return JSONResponse(made.model_of("guard").model_json_schema(), headers={"cache-control": "max-age=3600"})
 
 
 JOB_ACTIONS = {

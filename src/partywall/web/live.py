@@ -82,7 +82,6 @@ class State:
     seconds_count: int = 0
     monitored: dict[tuple[str, str, str], deque[float]] = field(default_factory=dict)
     monitored_count: int = 0
-    vifs: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     headline: str = ""
     moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
@@ -115,11 +114,6 @@ class State:
                 self.seconds_count += 1
             case {"event": "counters", "figures": list(figures)}:
                 self._take_figures(figures, event.get("host", ""))
-            case {"event": "report", "of": "guard", "rows": dict(rows)}:
-                self.vifs = rows
-                self.notes.extend(
-                    (at, cut(f"{hook}: {kind}: {text}"), True) for hook, kind, text in event.get("notes", ())
-                )
             case {"event": "report", "of": "migration", "move": str(text)}:
                 self.moves.append(cut(text))
             case {"event": "seen", "tables": list(tables)}:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from partywall import kinds, registry
+from partywall.core.document.textfile import TextFile
 from partywall.core.job import Asked, Job
 from partywall.errors import Problem, UsageError
+from partywall.web.jobs import Order
 
 PREFIX = "options."
 """Begins the names of fields of a form that belong to a job."""
@@ -38,7 +42,27 @@ def forms() -> tuple[JobForm, ...]:
         JobForm(name, job.verb, _first_sentence(job), f"partywall {' '.join(_words(name, job))}", _remote(job))
         for name in registry.made()
         for job in kinds.made(name).jobs
+        if document_of(job) is None
     )
+
+
+def document_of(job: type[Job]) -> tuple[str, type[TextFile]] | None:
+    """Name and type of the field of a job that an editor gives; None if it has none."""
+    return next(((asked.name, asked.document) for asked in job.asked() if asked.document is not None), None)
+
+
+def document_job(kind: str) -> tuple[type[Job], str, type[TextFile]]:
+    """The job of a kind that begins with a document, and name and type of that field. UsageError if there is none."""
+    for job in kinds.made(kind).jobs:
+        if (found := document_of(job)) is not None:
+            return job, *found
+    raise UsageError(Problem(f"no document leads to a {kind}", "choose a form of this page"))
+
+
+def model_of(kind: str) -> type[BaseModel]:
+    """What the keys of a kind's documents are."""
+    _, _, document = document_job(kind)
+    return document.MODEL
 
 
 def _first_sentence(job: type[Job]) -> str:
@@ -50,7 +74,7 @@ def _remote(job: type[Job]) -> tuple[Asked, ...]:
 
 
 def _words(name: str, job: type[Job]) -> list[str]:
-    return [*kinds.made(name).record.MADE_BY.split()[1:], *filter(None, [job.verb])]
+    return [kinds.made(name).record.MADE_BY.split()[1], *filter(None, [job.verb])]
 
 
 def given(kind: str, verb: str, one: Callable[[str], str], several: Callable[[str], list[str]]) -> dict[str, Any]:
@@ -71,14 +95,23 @@ def _job(kind: str, verb: str) -> type[Job]:
     raise UsageError(Problem(f"{kind} has no job {verb[:40]!r}", "choose a form of this page"))
 
 
-def job_of(kind: str, verb: str, options: Mapping[str, Any]) -> Job:
-    """The job of an order. UsageError with every mistake, such as a value that a page may not give."""
-    job = _job(kind, verb)
+def job_of(order: Order, source: str) -> Job:
+    """The job of an order. source: the file of its document, if it has one. UsageError with every mistake."""
+    job, given = _ordered(order, source)
+    return job.parsed(given, lambda each: each.name)
+
+
+def _ordered(order: Order, source: str) -> tuple[type[Job], dict[str, Any]]:
+    """The kind of job of an order, and the values of its fields. UsageError for what a page may not give."""
+    if order.document is not None:
+        job, name, _ = document_job(order.kind)
+        return job, {name: source} | ({"for_ns": order.duration} if order.duration else {})
+    job = _job(order.kind, order.verb or "")
     fields = {each.name: each for each in _remote(job)}
-    wrong = [name[:80] for name, value in options.items() if name not in fields or not _may(fields[name], value)]
+    wrong = [name[:80] for name, value in order.options.items() if name not in fields or not _may(fields[name], value)]
     if wrong:
         raise UsageError(*(Problem("a page may not give this", "use the command line", key=name) for name in wrong))
-    return job.parsed(options, lambda each: each.name)
+    return job, dict(order.options)
 
 
 def _may(asked: Asked, value: Any) -> bool:
@@ -86,11 +119,12 @@ def _may(asked: Asked, value: Any) -> bool:
     return all(re.fullmatch(asked.option.page, str(each)) for each in values)
 
 
-def command(kind: str, verb: str, options: Mapping[str, Any], record: Path) -> list[str]:
+def command(order: Order, source: str, record: Path) -> list[str]:
     """The words after `partywall` that carry out an order. UsageError if something is wrong."""
-    job_of(kind, verb, options)
-    job = _job(kind, verb)
-    return [*_words(kind, job), f"--out={record}", *job.words(options)]
+    job, given = _ordered(order, source)
+    if order.document is None:
+        job_of(order, source)
+    return [*_words(order.kind, job), f"--out={record}", *job.words(given)]
 
 
 def continued(kind: str, record: Path) -> list[str]:
@@ -101,6 +135,12 @@ def continued(kind: str, record: Path) -> list[str]:
 def is_made(kind: str) -> bool:
     """True if the shells of a kind are made from its jobs."""
     return kind in registry.made()
+
+
+def adjusts(kind: str) -> str:
+    """What of a running job of a kind can be changed; empty if nothing."""
+    found: str = getattr(kinds.kind(kind), "adjusts", "")
+    return found
 
 
 def can_resume(kind: str) -> bool:

@@ -269,8 +269,8 @@ def buttons(job: Job | None) -> Buttons:
                 job.want is Want.STOP and job.force is None,
                 free and parts,
                 extend=free and kind == "run",
-                adjust=free and kind == "load",
-                policy=free and kind == "guard",
+                adjust=free and made.adjusts(kind) == "level",
+                policy=free and made.adjusts(kind) == "policy",
             )
         case State.QUEUED:
             return Buttons(stop=True, pause=parts)

@@ -64,7 +64,7 @@ class Row:
 @lru_cache(maxsize=1)
 def marks() -> Mapping[str, str]:
     """The name of each kind by the file that only its records have."""
-    return {kinds.kind(name).record.MARK: name for name in kinds.names()}
+    return {mark: name for name in kinds.names() for mark in kinds.kind(name).record.marks()}
 
 
 def kind_of(path: Path) -> str | None:

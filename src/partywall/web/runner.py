@@ -52,7 +52,6 @@ BESIDE_S = 1800.0
 PURGED_AT_A_TIME = 1000
 KILL_AFTER_S = 10.0
 """Time between SIGTERM and SIGKILL for a job that was stopped twice."""
-ADJUSTED = {"load": "level", "guard": "policy"}
 """What can be changed while it runs, by kind of job."""
 # Signals of a terminal end the command, not the shell that stores its exit code.
 SHELL = 'trap : INT TERM HUP; status=$1; shift; "$@"; echo $? > "$status.new"; mv "$status.new" "$status"'
@@ -224,14 +223,14 @@ class Runner:
         """Changes the users, or the arrivals a second, of a running load, or the policy of a running guard."""
         if (job := self._new(request)) is None:
             return {}
-        if job.order.kind not in ADJUSTED or job.state is not State.RUNNING:
+        field = made.adjusts(job.order.kind)
+        if not field or job.state is not State.RUNNING:
             message = f"a {job.order.kind} that is {job.state} has no users and no policy"
             raise UsageError(Problem(message, "start a load or a guard"))
-        field = ADJUSTED[job.order.kind]
         if (value := getattr(request, field)) is None:
             raise UsageError(Problem(f"no {field} is given", f"give the new {field} of the {job.order.kind}"))
         path = self._record(job.record)
-        if job.order.kind == "guard":
+        if field == "policy":
             self._check_policy(path, value)
         self._put(job, request.key)
         control.send(path, **{field: value})
@@ -500,7 +499,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {"extend": ("budget", "precision"), "adj
 def command(order: Order, document: Path, record: Path) -> list[str]:
     """The words after `partywall` that carry out an order. UsageError if something is missing."""
     if made.is_made(order.kind):
-        return made.command(order.kind, order.verb or "", order.options, record)
+        return made.command(order, str(document), record)
     source = str(document) if order.document is not None else order.shipped
     options = {
         "out": str(record),
@@ -514,7 +513,6 @@ def command(order: Order, document: Path, record: Path) -> list[str]:
     taken = {
         "run": ("out", "budget", "precision", "seed"),
         "load": ("out", "users", "rate", "for") if order.url else ("out",),
-        "guard": ("out", "for"),
         "study": ("out",),
         "migration": ("out",),
     }[order.kind]
@@ -522,7 +520,6 @@ def command(order: Order, document: Path, record: Path) -> list[str]:
     first = {
         "run": ["run", source],
         "load": ["load", "run", order.url or source],
-        "guard": ["guard", "run", source],
         "study": ["study", source, *(["--long"] if order.long else [])],
         "migration": ["migrate", source],
     }[order.kind]

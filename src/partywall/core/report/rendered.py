@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from rich.console import Console
-from rich.text import Text
 
 from partywall.core.report import page
 from partywall.core.report.charts import titled
 from partywall.core.report.files import Document, Files, parquet
-from partywall.core.report.terminal import listed
+from partywall.core.report.terminal import show
 from partywall.core.report.value import Lines, Report, Table
 from partywall.plain import plain
 
@@ -50,20 +48,6 @@ def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, 
         goals=lambda findings: report(findings).goals,
         compared=lambda findings: report(findings).figures(),
     )
-
-
-def show(report: Report, console: Console) -> None:
-    """Prints a report: tables first, and what is said in sentences at the end, where a reader is."""
-    console.print(Text(report.headline, style="bold"), soft_wrap=True)
-    for table in report.tables:
-        if cells := table.cells(on_page=False):
-            titles = [column.title for column in table.shown(on_page=False)]
-            console.print(listed(titles, cells, title=table.title, title_justify="left"))
-    for lines in (section for section in report.sections if isinstance(section, Lines)):
-        for line in lines.lines:
-            console.print(Text(line), soft_wrap=True)
-    for note in report.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
 def render(kind: str, rows: str, report: Report) -> str:

@@ -1,4 +1,4 @@
-"""A plain table for a terminal: texts to the left, figures to the right."""
+"""A report on a terminal. Its tables have texts to the left, figures to the right."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from rich.measure import Measurement
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
+
+from partywall.core.report import value
+from partywall.core.report.value import Lines, Report
 
 WIDEST = 10_000
 """Columns of a terminal in which no table is cut."""
@@ -57,3 +60,23 @@ def listed(columns: Sequence[str], rows: Iterable[Sequence[str]], **look: Any) -
     for row in texts:
         table.add_row(*map(Text, row))
     return Rows(table, [(row[0], row[1:]) for row in texts])
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints a report: tables first, and what is said in sentences at the end, where a reader is."""
+    if report.headline:
+        console.print(Text(report.headline, style="bold"), soft_wrap=True)
+    for table in report.tables:
+        show_table(table, console)
+    for lines in (section for section in report.sections if isinstance(section, Lines)):
+        for line in lines.lines:
+            console.print(Text(line), soft_wrap=True)
+    for note in report.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def show_table(table: value.Table, console: Console) -> None:
+    """Prints a table, unless it has no row."""
+    if cells := table.cells(on_page=False):
+        titles = [column.title for column in table.shown(on_page=False)]
+        console.print(listed(titles, cells, title=table.title, title_justify="left"))

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partywall.guard.check import ports
-from partywall.guard.document import Flow, Link, Policy, Promise, Vif
+from partywall.guard.document import RECEIVES, Flow, Link, Policy, Promise, Vif, on_link
 from partywall.guard.measure.resolve import VifPlace
 
-RECEIVES = " (receives)"
 WAYS = ("send", "receive")
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "sctp": 132}
 CHECK_NS = 1_000_000_000
@@ -35,11 +34,6 @@ class Flat:
 def vif_of(hook: str) -> str:
     """The vif in a hook's name."""
     return hook.removesuffix(RECEIVES)
-
-
-def on_link(what: str, link: str) -> str:
-    """A name that also tells the link, if the links have names: 'send on left'."""
-    return f"{what} on {link}" if link else what
 
 
 @dataclass

@@ -13,7 +13,7 @@ from partywall.errors import CapabilityError, UsageError
 from partywall.guard.document import Policy
 from partywall.guard.measure.flatten import vif_of
 from partywall.guard.measure.resolve import VifPlace, identity, locate
-from partywall.guard.measure.run import Report
+from partywall.guard.record import GuardInterval
 
 AGAIN_S = 1.0
 
@@ -30,7 +30,7 @@ class Follower:
         self._doubtful: list[str] = []
         self._looked_up_s = float("-inf")
 
-    def hear(self, report: Report) -> None:
+    def hear(self, report: GuardInterval) -> None:
         for about, kind, _ in report.notes:
             vif = vif_of(about)
             if vif not in self._located or kind not in ("lost", "repaired"):

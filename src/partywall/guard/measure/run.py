@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,13 @@ from partywall.guard.measure import left
 from partywall.guard.measure.flatten import Flat, vif_of
 from partywall.guard.measure.resolve import VifPlace, identity
 from partywall.guard.measure.source import AtSource, Inside, Source
+from partywall.guard.record import GuardInterval
 from partywall.host.label import made_state_root, start_ticks, state_root
 from partywall.units import format_duration
 
 AGENT = "guard"
 UNREAD_MAX = 64 << 20
 """Limit on reports that wait, in bytes. A reader that stops reading loses reports; the guard never waits for it."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What happened since the previous report.
-
-    rows and pools: as sent by the agent, by leaf and by direction of each link. A row also has the promises that held
-    then, and its link if links have names. notes: (leaf or service class, kind, text). queue: the queue that delays
-    packets, fq or tbf.
-    """
-
-    from_ns: int
-    at_ns: int
-    rows: Mapping[str, Mapping[str, Any]]
-    pools: Mapping[str, Mapping[str, Any]]
-    notes: tuple[tuple[str, str, str], ...]
-    round_ns_max: int
-    decide_ns_max: int
-    queue: str = ""
 
 
 class Kept:
@@ -130,7 +111,7 @@ class Kept:
         self.hooks = [*kept, *hooks]
         _write(name, self.hooks)
 
-    def report(self, timeout_s: float) -> Report | None:
+    def report(self, timeout_s: float) -> GuardInterval | None:
         """The next report; None if none arrived in time. TrialError if the guard or its agent has ended."""
         self._waiting += [] if self._waiting else self._agents.take(timeout_s)
         if not self._waiting:
@@ -144,7 +125,7 @@ class Kept:
             raise TrialError(f"{what} ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None
 
-    def _report(self, params: Mapping[str, Any]) -> Report:
+    def _report(self, params: Mapping[str, Any]) -> GuardInterval:
         if self._until_ns is not None and (lost_ns := unread_ns(self._until_ns, params["from_ns"])):
             # The agent or the inbox dropped them.
             lost = f"reports of {format_duration(lost_ns)} were not read in time and are lost"
@@ -162,7 +143,7 @@ class Kept:
         pools = dict(zip((pool["name"] for pool in flat.start["pools"]), params["pools"], strict=True))
         notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
         longest = (params["round_ns_max"], params["decide_ns_max"])
-        return Report(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)
+        return GuardInterval(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)
 
 
 @contextlib.contextmanager

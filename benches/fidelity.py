@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, arguments, busy_cpu, conclude, interleaved
+from common import Ratio, busy_cpu, interleaved
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.sandbox import reaper
 
 LOW, HIGH = 0.97, 1.03
 MIB = 1 << 20
@@ -67,7 +68,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Compared:
     """quick: too few pairs to know a median to 3 %, so that only an interval outside of the bar misses it."""
 
     name: str
@@ -411,16 +412,15 @@ def iperf_server() -> Iterator[None]:
             server.terminate()
 
 
-def compared(item: Item, *, quick: bool) -> Outcome:
-    ratio = undisturbed(item.ratio, lambda result: Outcome(item.name, result, None, quick=quick).met)
-    return Outcome(item.name, ratio, item.why(ratio) if ratio.median > HIGH else None, quick=quick)
+def compared(item: Item, *, quick: bool) -> Compared:
+    ratio = undisturbed(item.ratio, lambda result: Compared(item.name, result, None, quick=quick).met)
+    return Compared(item.name, ratio, item.why(ratio) if ratio.median > HIGH else None, quick=quick)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
-    reap()
+@bench(plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
+def main(options: Options) -> Outcome:
     label = Label.create("fidelity", WORK_ROOT)
-    outcomes: list[Outcome] = []
+    outcomes: list[Compared] = []
     try:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
@@ -436,7 +436,7 @@ def main() -> None:
     missed = f"; off: {', '.join(off)}" if off else ""
     figure = f"{len(outcomes)} items, our speed over the peer's {min(medians):.3f} to {max(medians):.3f}"
     figure += faster_said + missed
-    conclude("fidelity", figure, met=not off)
+    return Outcome(figure, not off)
 
 
 if __name__ == "__main__":

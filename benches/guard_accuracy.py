@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from common import arguments, conclude
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
@@ -147,8 +147,8 @@ def compare(
     return max(bits, default=0.0), max(packets, default=0.0)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"link": "the link carries a tenth less than the policy says"})
+@bench(plants={"link": "the link carries a tenth less than the policy says"})
+def main(options: Options) -> Outcome:
     seconds = 4.0 if options.quick else 60.0
     wire = {True: ("900mbit", "360mbit"), False: ("1gbit", "420mbit")}[bool(options.plant)]
 
@@ -163,7 +163,7 @@ def main() -> None:
     _, packets = misses("scenario 2 (64 bytes against 1500)", second, 1e9, wire[0])
     mixed, _ = misses("16 vifs on 400 Mb/s", mix(400e6), 400e6, wire[1])
     figure = f"worst miss {first:.2%} and {mixed:.2%} of bit/s (bar 1%), {packets:.2%} of packets/s (bar 2%)"
-    conclude("guard-accuracy", figure, met=max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
+    return Outcome(figure, max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agents import Kernel, Resident, now_ns, rate
-from common import Parser, busy_cpu, conclude, interval_of_median, not_measured
+from common import busy_cpu, interval_of_median
+from frame import NotMeasured, Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.guard.measure.run import keep
@@ -253,7 +254,7 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
             def measure(way: Way) -> float:
                 alone = left()
                 if not alone:
-                    not_measured("guard-cost", f"other programs used all of CPU {core}; stop them and run it again")
+                    raise NotMeasured(f"other programs used all of CPU {core}; stop them and run it again")
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(way(made, what.limit * what.size * 8))
                     with on(core):
@@ -303,14 +304,13 @@ def frame_costs(options: argparse.Namespace) -> Iterator[tuple[str, str, Beside]
             yield part, at.title, limited(at, *extent)
 
 
-def main() -> None:
-    parser = Parser(
-        __doc__ or "", PARTS, {"shared": "another program on the core while the guard is there"}, needs=("iperf3",)
-    )
-    parser.add_argument(
-        "--pps", type=float, help="frames a second that may pass, if limited (default: 50000 and 20000)"
-    )
-    options = parser.parse_args()
+@bench(
+    parts=PARTS,
+    plants={"shared": "another program on the core while the guard is there"},
+    needs=("iperf3",),
+    more={"--pps": {"type": float, "help": "frames a second that may pass, if limited (default: 50000 and 20000)"}},
+)
+def main(options: Options) -> Outcome:
     if options.plant:
         WAYS.update({way: beside(WAYS[way]) for way in WAYS if way.startswith("guard")})
     texts: dict[str, list[str]] = {}
@@ -328,7 +328,7 @@ def main() -> None:
         met["round"] = rounds.median < ROUND_BAR_NS
     figures = {part: "; ".join(parts) for part, parts in texts.items()}
     verdicts = {part: (text, met[part]) for part, text in figures.items() if part != TCP}
-    conclude("guard-cost", "; ".join(figures.values()), met=all(met.values()), parts=verdicts)
+    return Outcome("; ".join(figures.values()), all(met.values()), verdicts)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Counted, ip, lab, sender
@@ -103,8 +103,8 @@ def starts(title: str, act: Callable[[], list[Counted]], rounds: int) -> list[fl
     return times
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"ceiling": "a ceiling of 60 instead of 50 Mbit/s in the kernel"})
+@bench(plants={"ceiling": "a ceiling of 60 instead of 50 Mbit/s in the kernel"})
+def main(options: Options) -> Outcome:
     rounds, ceiling = 5 if options.quick else 30, "60Mbit/s" if options.plant else "50Mbit/s"
     first = starts("start", lambda: first_second(ceiling), rounds)
     again = starts("created again", lambda: recreated(ceiling), rounds)
@@ -113,7 +113,7 @@ def main() -> None:
         f"{max(again):.1%} over {rounds} interfaces created again"
     )
     # A window that stays far below would mean that nothing was tried.
-    conclude("guard-first-second", figure, met=max(*first, *again) <= 1 and min(*first, *again) > 0.5)
+    return Outcome(figure, max(*first, *again) <= 1 and min(*first, *again) > 0.5)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
@@ -95,10 +95,8 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
         yield
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "", plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",)
-    )
+@bench(plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",))
+def main(options: Options) -> Outcome:
     seconds = 8.0 if options.quick else 60.0
     alone, at_once = {"vm2": OFFERED}, {name: PART * OVER * bps for name, bps in PROMISED.items()}
     with lab(list(PROMISED), "900mbit" if options.plant else "1gbit") as made, servers(made):
@@ -128,9 +126,7 @@ def main() -> None:
     alone_kept = held[1] / free[1]
     figure += f"; datagrams {alone_kept:.1%} of the datagrams that arrive unguarded (bar 98 %)"
     figure += f"; UDP at once at least {min(shares):.1%} of its promise (bar 99 %); nobody above {most:.1%} (bar 101 %)"
-    conclude(
-        "guard-independent", figure, met=worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.99 and most <= 1.01
-    )
+    return Outcome(figure, worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.99 and most <= 1.01)
 
 
 if __name__ == "__main__":

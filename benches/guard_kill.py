@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.errors import TrialError
 from partywall.guard.document import Policy
@@ -104,8 +104,8 @@ DEATHS = (
 )
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"swapped": "the kernel does the opposite of the policy after a death"})
+@bench(plants={"swapped": "the kernel does the opposite of the policy after a death"})
+def main(options: Options) -> Outcome:
     kills = 6 if options.quick else 30
     does = {"guarantees": "keep", "keep": "guarantees"} if options.plant else {}
     vifs = {
@@ -148,7 +148,7 @@ def main() -> None:
         f"guarantee, within {missed:.1%} of the policy after a death, "
         f"{'nothing' if not remains else 'something'} left after removal"
     )
-    conclude("guard-kill", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-from common import arguments, await_calm, conclude, interval_of_median, read_meanwhile, stolen_s
+from common import await_calm, interval_of_median, read_meanwhile, stolen_s
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Counted, Lab, lab, sender
@@ -181,8 +182,8 @@ def reaction(period_ms: int, tried: Sequence[Steps]) -> Reaction:
     return Reaction(period_ms, delays_ms, len(kept), len(tried) - len(kept))
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"period": "a period of 400 ms instead of 50"})
+@bench(plants={"period": "a period of 400 ms instead of 50"})
+def main(options: Options) -> Outcome:
     steps, calm_s = (8, 10.0) if options.quick else (40, 300.0)
     planted_ms = PLANTED_MS if options.plant else None
     with lab(list(VIFS), "220mbit") as made, sender(made, "patient", 1514, 20_000):
@@ -211,7 +212,7 @@ def main() -> None:
         print(f"period of {each}; {each.stalled} pairs left out because the host stalled")
     parts = {"by period": ("; ".join(map(str, reactions)), all(each.met for each in reactions))} if reactions else {}
     settled = len(pairs) >= steps and len(settled_ms) == len(delays) and most * 1e6 <= BAR_NS
-    conclude("guard-reaction", figure, met=settled and all(met for _, met in parts.values()), parts=parts)
+    return Outcome(figure, settled and all(met for _, met in parts.values()), parts)
 
 
 if __name__ == "__main__":

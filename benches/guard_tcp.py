@@ -31,9 +31,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import crowd
-from common import arguments, conclude, read_meanwhile
+from common import read_meanwhile
 from crowd import PAYLOAD, READ_EVERY_S, fullest
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, ip, lab, sender
@@ -224,15 +225,14 @@ def is_served(got: list[crowd.Got]) -> bool:
     return all(each.share >= BAR and each.most <= MOST and each.waits <= 1 for each in got)
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={
-            "promise": "a promise of a tenth less in the kernel",
-            "demand": "demand is what arrived, and what waits does not count",
-        },
-        needs=("iperf3",),
-    )
+@bench(
+    plants={
+        "promise": "a promise of a tenth less in the kernel",
+        "demand": "demand is what arrived, and what waits does not count",
+    },
+    needs=("iperf3",),
+)
+def main(options: Options) -> Outcome:
     seconds = 8.0 if options.quick else 20.0
     demand = "arrived" if options.plant == "demand" else None
     tried = crowd.crowds(quick=options.quick)
@@ -251,7 +251,7 @@ def main() -> None:
         f"{max(each.most for each in got):.1%} of their ceilings, and wait {max(each.waits for each in got):.2f} times "
         "as long as stated (bar 1)"
     )
-    conclude("guard-tcp", figure, met=least >= BAR and most <= MOST and is_served(got))
+    return Outcome(figure, least >= BAR and most <= MOST and is_served(got))
 
 
 if __name__ == "__main__":

@@ -28,12 +28,12 @@ import numpy as np
 from scipy import stats
 
 from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
-from common import arguments, conclude
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
 from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.sandbox import reaper
 
 RATIO_LEAST, R2_LEAST, R2_LEAST_QUICK = 0.95, 0.99, 0.95
 # On the victim's CPU, half of the intensity would be the whole effect.
@@ -366,18 +366,18 @@ def stressors() -> list[Kernel]:
     return [Kernel(name, special.get(name, DISK_FILE if name.startswith("disk-") else {})) for name in names]
 
 
-def main() -> None:
-    names = [*(family.name for family in FAMILIES), LINEARITY]
-    options = arguments(
-        __doc__ or "", names, {"quarter": "our stressors press at a quarter of the intensity"}, needs=("stress-ng",)
-    )
+@bench(
+    parts=[*(family.name for family in FAMILIES), LINEARITY],
+    plants={"quarter": "our stressors press at a quarter of the intensity"},
+    needs=("stress-ng",),
+)
+def main(options: Options) -> Outcome:
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
     screening, blocks, seconds, rounds = (3, 28, 0.05, 4) if options.quick else (20, 120, 0.12, 5)
     if options.only:
         families = [family for family in FAMILIES if family.name in options.only]
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     paced = [] if options.only and LINEARITY not in options.only else paced
-    reap()
     label = Label.create("harm", WORK_ROOT)
     bench = Bench(label, PLANTED if options.plant else 1.0)
     # Of the ratio's lower end, value and upper end.
@@ -410,7 +410,7 @@ def main() -> None:
     figures += [f"below: {', '.join(names)}" for names in (weak, crooked) if names]
     straight = not crooked and all(map(math.isfinite, r2.values()))
     parts = {LINEARITY: (f"R² ≥ {min(r2.values()):.4f} for {len(r2)} stressors", straight)} if r2 else {}
-    conclude("harm", "; ".join(figures), met=not weak and straight, parts=parts)
+    return Outcome("; ".join(figures), not weak and straight, parts)
 
 
 if __name__ == "__main__":

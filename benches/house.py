@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = (
@@ -511,19 +511,15 @@ def joined(results: Sequence[tuple[str, bool]]) -> tuple[str, bool]:
     return "; ".join(figure for figure, _ in results), all(met for _, met in results)
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={"unlisted": "a kind of study that is in no list"},
-        unjudged="size, and additions that need a build",
-    )
+@bench(plants={"unlisted": "a kind of study that is in no list"}, unjudged="size, and additions that need a build")
+def main(options: Options) -> Outcome:
     wanted = [addition for addition in ADDITIONS if not (options.quick and addition.needs_build)]
     if options.plant:
         wanted = [replace(addition, apply=UNLISTED.get(addition.name, addition.apply)) for addition in wanted]
     parts = {"order": order(), "size": size(), "additions": joined([made(addition) for addition in wanted])}
     figure, _ = joined(list(parts.values()))
     judged = [part for name, part in parts.items() if not (options.quick and name == "size")]
-    conclude("house", figure, met=joined(judged)[1], parts=parts)
+    return Outcome(figure, joined(judged)[1], parts)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from common import PEERS, arguments, conclude
+from frame import PEERS, Options, Outcome, bench
 from partywall.host import free_port
 from web_shop import Shop, shop
 
@@ -183,8 +183,8 @@ def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
     return document
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"fixed": "recorded values instead of variables"})
+@bench(plants={"fixed": "recorded values instead of variables"})
+def main(given: Options) -> Outcome:
     os.environ.pop("http_proxy", None)
     os.environ["PATH"] = f"{PEERS / 'proxy' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as work, shop(Path(work)) as service:
@@ -203,7 +203,7 @@ def main() -> None:
         figure = (
             f"{len(CHANGING) if not lacking else 'not all'} changing values, {service.paid} paid by {USERS} users, "
         )
-        conclude("load_record", f"{figure}{errors} errors, {service.refused} refused", met=met)
+        return Outcome(f"{figure}{errors} errors, {service.refused} refused", met)
 
 
 def _planted(plan: dict[str, Any]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from partywall.core import here
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import arguments, conclude, in_parts
+from frame import Options, Outcome, bench, in_parts
 from labs import papers as table
-from partywall.core.capability import Options
+from partywall.core import capability
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.study import Studies, StudyJob
@@ -236,7 +236,7 @@ class Carried(NamedTuple):
 def measured(name: str, rows: table.PaperRows, paper: Paper, kept_in: Path | None) -> Carried:
     """Carries out the shortest form of a study."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
-    options = Options(here.this_host(), folder, WORK_ROOT, allow_commands=False)
+    options = capability.Options(here.this_host(), folder, WORK_ROOT, allow_commands=False)
     needed = needing_hardware(rows)
     kept = Studies()
     print(f"{name}: measuring", flush=True)
@@ -371,8 +371,8 @@ def stored_files() -> list[dict[str, Any]]:
     return [json.loads(file.read_text("utf-8")) for file in sorted((table.ROWS / "results").glob("*.json"))]
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants=PLANTS, folder=True, unjudged="what this host measures")
+@bench(plants=PLANTS, folder=True, unjudged="what this host measures")
+def main(given: Options) -> Outcome:
     rows = table.every()
     loaded = {name: papers.load(name) for paper in rows for name in paper.studies}
     problems = [problem for paper in rows for problem in of_rows(paper)]
@@ -407,7 +407,7 @@ def main() -> None:
     every, untold, unrecorded = share_untold(pages, rows)
     share = f"{untold} of {every} statements with a result not distinguished, {unrecorded} not recorded"
     print(share)
-    conclude("papers", figure, met=not problems, parts={"outcomes": (share, untold <= MOST_UNTOLD * every)})
+    return Outcome(figure, not problems, {"outcomes": (share, untold <= MOST_UNTOLD * every)})
 
 
 if __name__ == "__main__":

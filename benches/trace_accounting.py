@@ -39,11 +39,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents import now_ns, rate, sleep_until
-from common import Ratio, arguments, conclude, not_measured
+from common import Ratio
+from frame import NotMeasured, Options, Outcome, bench
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.sandbox import reaper
 from partywall.trace.hops import ask
 from partywall.trace.measure.tracing import Tracing
 from partywall.trace.record import Report, counted, merged
@@ -346,12 +347,11 @@ def aligned(packets: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.split() for line in printed.splitlines())}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"lies": "the lossy hop keeps one loss to itself"})
+@bench(plants={"lies": "the lossy hop keeps one loss to itself"})
+def main(options: Options) -> Outcome:
     os.environ.update({"LOSSY_HOP_LIES": "1"} if options.plant else {})
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        not_measured("trace-accounting", "needs root and iproute2 (namespaces, hooks)")
-    reap()
+        raise NotMeasured("needs root and iproute2 (namespaces, hooks)")
     label = Label.create("trace-accounting", WORK_ROOT)
     turns, seconds, losses = (12, 0.8, LOSSES_QUICK) if options.quick else (60, 2.0, LOSSES)
     try:
@@ -394,7 +394,7 @@ def main() -> None:
         ),
     }
     met = all(part_met for _, part_met in parts.values())
-    conclude("trace-accounting", figure, met=met, parts=parts)
+    return Outcome(figure, met, parts)
 
 
 if __name__ == "__main__":

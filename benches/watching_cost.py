@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from common import arguments, conclude, not_measured
+from frame import NotMeasured, Options, Outcome, bench
 from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import Sandbox, Settings, make, reap, reaper
+from partywall.sandbox import Sandbox, Settings, make, reaper
 from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000
@@ -105,7 +105,7 @@ def paired(treated: list[float], baseline: list[float]) -> Any:
     both = np.array([treated, baseline])
     known = both[:, np.isfinite(both).all(axis=0)]
     if 2 * known.shape[1] < both.shape[1]:
-        not_measured("watching-cost", "others had the CPU in most slots; run it while the host is idle")
+        raise NotMeasured("others had the CPU in most slots; run it while the host is idle")
     return ratio_of_means(*known)
 
 
@@ -154,10 +154,9 @@ def monitors(label: Label, pairs: int) -> tuple[Any, float]:
     return paired(rates[True], rates[False]), reading
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"awake": "the idle agent computes for 1 % of the time"})
+@bench(plants={"awake": "the idle agent computes for 1 % of the time"})
+def main(options: Options) -> Outcome:
     seconds, pairs = (8.0, 300) if options.quick else (30.0, 1500)
-    reap()
     label = Label.create("watching-cost", WORK_ROOT)
     try:
         idle_share = idle(label, seconds, 0.01 if options.plant else 0.0)
@@ -177,7 +176,7 @@ def main() -> None:
     total = ((1 - ratio.value) + sending) / FINER + (1 - watched.value) * rarer
     margin = math.hypot(ratio.half_width / FINER, watched.half_width * rarer)
     figure = f"idle {idle_share:.4%} of a core; slices and monitors take {total:.3%} ± {margin:.3%} of the throughput"
-    conclude("watching-cost", figure, met=idle_share < 0.001 and total + margin < 0.005)
+    return Outcome(figure, idle_share < 0.001 and total + margin < 0.005)
 
 
 if __name__ == "__main__":

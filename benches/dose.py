@@ -43,9 +43,10 @@ import numpy as np
 import numpy.typing as npt
 
 from agents import SLICE_NS, Kernel, Resident, now_ns, sleep_until
+from common import work
 from frame import Options, Outcome, bench, in_parts
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import Settings, lab, reaper
+from partywall.host.label import Label
+from partywall.sandbox import Settings, lab
 from partywall.sandbox.peer import Peer
 
 Array = npt.NDArray[np.float64]
@@ -371,11 +372,8 @@ def verdict(item: Item, label: Label, plant: float, *, quick: bool) -> tuple[boo
 
 def measured(item: Item, plant: float, *, quick: bool) -> tuple[bool | None, str]:
     """The verdict on an item, with a work folder of its own."""
-    label = Label.create("bench-dose", WORK_ROOT)
-    try:
+    with work("bench-dose") as label:
         return verdict(item, label, plant, quick=quick)
-    finally:
-        reaper.clean(label)
 
 
 @bench(

@@ -32,11 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, busy_cpu, interleaved
+from common import Ratio, busy_cpu, interleaved, work
 from disturbance import undisturbed
 from frame import Options, Outcome, bench
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reaper
+from partywall.host.label import Label
 
 LOW, HIGH = 0.97, 1.03
 MIB = 1 << 20
@@ -161,7 +160,7 @@ def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-class Bench:
+class Trials:
     """Makes the items."""
 
     def __init__(self, label: Label, folder: Path, effort: Effort, *, shared: bool = False) -> None:
@@ -332,18 +331,8 @@ class Bench:
         on_ns = now_ns() + 500_000_000
         resident.schedule([(on_ns, 1.0), (on_ns + 500_000_000, 0.0)])
         with tempfile.NamedTemporaryFile("r", dir=self.folder) as report:
-            argv = [
-                "timeout",
-                "-s",
-                "INT",
-                "1.5",
-                "strace",
-                "-c",
-                "-p",
-                str(resident.thread("stress-0")),
-                "-o",
-                report.name,
-            ]
+            thread = str(resident.thread("stress-0"))
+            argv = ["timeout", "-s", "INT", "1.5", "strace", "-c", "-p", thread, "-o", report.name]
             subprocess.run(argv, capture_output=True, timeout=20, check=False)
             resident.forget()
             return calls(Path(report.name).read_text())
@@ -419,16 +408,12 @@ def compared(item: Item, *, quick: bool) -> Compared:
 
 @bench(plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
 def main(options: Options) -> Outcome:
-    label = Label.create("fidelity", WORK_ROOT)
     outcomes: list[Compared] = []
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
-            for item in bench.items(quick=options.quick):
-                outcomes.append(compared(item, quick=options.quick))
-                print(outcomes[-1], flush=True)
-    finally:
-        reaper.clean(label)
+    with work("fidelity") as label, tempfile.TemporaryDirectory() as folder:
+        trials = Trials(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
+        for item in trials.items(quick=options.quick):
+            outcomes.append(compared(item, quick=options.quick))
+            print(outcomes[-1], flush=True)
     off = [outcome.name for outcome in outcomes if not outcome.met]
     medians = [outcome.ratio.median for outcome in outcomes if outcome.reason is None]
     faster = len(outcomes) - len(medians)

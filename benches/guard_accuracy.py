@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import guards
 from disturbance import undisturbed
 from frame import Options, Outcome, bench
-from partywall import guard
 from partywall.guard.document import Policy
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import Class, htb, policy
@@ -109,8 +109,7 @@ def with_htb(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds:
 
 
 def guarded(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds: float) -> Rates:
-    wanted = policy_of(made, tenants, link_bps)
-    with guard.keep(guard.flatten(wanted, guard.resolve(wanted))):
+    with guards.guarded(made, {name: tenant.vif for name, tenant in tenants.items()}, f"{link_bps:.0f}bit/s"):
         return delivered(made, seconds)
 
 

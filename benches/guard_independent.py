@@ -12,57 +12,31 @@ ends can carry here is compared with what the guard leaves.
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import time
 from collections.abc import Iterator
-from typing import Any
 
+import guards
 from frame import Options, Outcome, bench
-from partywall import guard
-from partywall.guard.document import Policy
+from guards import PAYLOAD, received
 from partywall.sandbox.lab import Lab, lab, sender
-from partywall.study.promises.lab import policy
 
 OFFERED = 900e6
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}
 # Of these, for datagrams of all three at once.
 PART, OVER = 0.4, 1.5
-# Of a full frame; timestamps are on.
-PAYLOAD = 1448 / 1514
 DATAGRAM = 1472
 
 
 @contextlib.contextmanager
 def servers(made: Lab) -> Iterator[None]:
-    started = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", made.namespace(f"{name}-sink"), "iperf3", "-s"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for name in made.names
-    ]
-    time.sleep(0.5)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in made.names:
+            stack.enter_context(guards.server(made.namespace(f"{name}-sink")))
         yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def iperf(made: Lab, name: str, seconds: float, *options: str) -> subprocess.Popen[str]:
-    to = made.address(name, counted=False)
-    command = ["iperf3", "-c", to, "-t", f"{seconds:g}", "-O", "1", "-J", *options]
-    inside = ["ip", "netns", "exec", made.namespace(name), *command]
-    return subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)
-
-
-def received(process: subprocess.Popen[str]) -> float:
-    out, _ = process.communicate(timeout=120)
-    end: dict[str, Any] = json.loads(out)["end"]
-    return float(end.get("sum_received", end.get("sum", {}))["bits_per_second"])
+    return guards.client(made.namespace(name), made.address(name, counted=False), seconds, *options)
 
 
 def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str, tuple[float, float]]:
@@ -73,15 +47,13 @@ def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str,
     }
     counts = {}
     for name, process in started.items():
-        out, _ = process.communicate(timeout=120)
-        end = json.loads(out)["end"]
+        end = guards.ended(process)
         sent, came = (float(end[way]["bits_per_second"]) for way in ("sum_sent", "sum_received"))
         counts[name] = (sent * 1514 / DATAGRAM, came * 1514 / DATAGRAM)
     return counts
 
 
-@contextlib.contextmanager
-def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
+def kept(made: Lab, part: float = 1.0) -> contextlib.AbstractContextManager[object]:
     """The promises, or a part of all of them and of the link."""
     vifs = {
         name: {
@@ -90,9 +62,7 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
         }
         for name, bps in PROMISED.items()
     }
-    kept_policy = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
-    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))):
-        yield
+    return guards.guarded(made, vifs, f"{1e9 * part:.0f}bit/s")
 
 
 @bench(plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",))

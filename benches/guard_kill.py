@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from frame import Options, Outcome, bench
+from guards import flat
 from partywall import guard
 from partywall.errors import TrialError
-from partywall.guard.document import Policy
 from partywall.guard.measure.left import owner, state
 from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender, tc
@@ -55,8 +55,7 @@ def there(made: Lab) -> str:
 @contextlib.contextmanager
 def agent_kept(content: Mapping[str, Any]) -> Iterator[int]:
     """The agent's process number, whose keeper is this process."""
-    kept_policy = Policy.model_validate(content)
-    with keep(guard.flatten(kept_policy, guard.resolve(kept_policy)), leave=True) as kept:
+    with keep(flat(content), leave=True) as kept:
         yield kept.client.process.pid
         kept.client.process.wait()
 
@@ -116,8 +115,7 @@ def main(options: Options) -> Outcome:
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
-        kept_policy = Policy.model_validate(content)
-        flat = guard.flatten(kept_policy, guard.resolve(kept_policy))
+        left = flat(content)
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
             with death.kept(content | {"if_daemon_dies": does.get(death.then, death.then)}) as pid:
@@ -127,7 +125,7 @@ def main(options: Options) -> Outcome:
                 gap = window(made, 0.2)
                 time.sleep(FALLBACK_S)
                 fallen = window(made, 0.5)
-            with keep(flat, leave=True):
+            with keep(left, leave=True):
                 restarted = window(made, 0.2)
             most = max(*gap.values(), *restarted.values()) / CEILING_BPS
             above = max(above, most)
@@ -140,8 +138,8 @@ def main(options: Options) -> Outcome:
                 f"of the ceiling, emptiest {least:.1%} of a guarantee",
                 flush=True,
             )
-        guard.remove(kept_policy.name, flat.start["hooks"])
-        remains = there(made) != bare or state(kept_policy.name).exists()
+        guard.remove(content["name"], left.start["hooks"])
+        remains = there(made) != bare or state(content["name"]).exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
         f"{kills} kills of agent and command: never above {above:.1%} of the ceiling nor below {below:.1%} of a "

@@ -26,12 +26,10 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
+import guards
 from common import await_calm, interval_of_median, read_meanwhile, stolen_s
 from frame import Options, Outcome, bench
-from partywall import guard
-from partywall.guard.document import Policy
 from partywall.sandbox.lab import Counted, Lab, lab, sender
-from partywall.study.promises.lab import policy
 
 CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}
@@ -74,11 +72,8 @@ class Steps:
         return " and ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in (self.up, self.down))
 
 
-@contextlib.contextmanager
-def guarded(made: Lab, period_ms: int) -> Iterator[None]:
-    kept = Policy.model_validate(policy(made, VIFS, "200Mbit/s", period=f"{period_ms}ms"))
-    with guard.keep(guard.flatten(kept, guard.resolve(kept))):
-        yield
+def guarded(made: Lab, period_ms: int) -> contextlib.AbstractContextManager[object]:
+    return guards.guarded(made, VIFS, "200Mbit/s", period=f"{period_ms}ms")
 
 
 def step(made: Lab, period_ms: int = DEFAULT_MS) -> Steps:

@@ -29,15 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import guards
 from frame import Options, Outcome, bench, in_parts
 from hostile import CANNOT
-from partywall import guard
 from partywall.errors import CapabilityError
-from partywall.guard.document import Policy
 from partywall.guard.measure.run import Kept
 from partywall.host.label import Label
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
-from partywall.study.promises.lab import policy
 
 HOSTILE = "hostile"
 LINK, WIRE = "95Mbit/s", "110mbit"
@@ -164,8 +162,7 @@ class Tried:
 def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Tried | None:
     """None if the kernel does not let the tenant try. whole_bps: what the policy guarantees the neighbour `whole`."""
     ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
-    kept_policy = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
-    with guard.keep(guard.flatten(kept_policy, guard.resolve(kept_policy))) as kept:
+    with guards.guarded(made, vifs(ceilings[HOSTILE], whole_bps), LINK) as kept:
         with contextlib.ExitStack() as senders:
             for name, bytes_ in BYTES.items():
                 on_link = bytes_ + (FRAGMENT_HEADERS if name == "parts" else 0)
@@ -202,15 +199,9 @@ def reports(kept: Kept) -> Iterator[tuple[tuple[str, str, str], ...]]:
 
 def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
     """The most that was delivered in a second, over what may pass in it."""
-    most = 0.0
-    for at, begun in enumerate(readings):
-        ended = next((later for later in readings[at + 1 :] if later.at_ns - begun.at_ns >= 1e9), None)
-        if ended is None:
-            break
-        seconds = (ended.at_ns - begun.at_ns) / 1e9
-        allowed = ceiling_bps * (1.02 * seconds + BURST_S + HOLD_S) + 8 * LARGEST
-        most = max(most, (ended.bytes[name] - begun.bytes[name]) * 8 / allowed)
-    return most
+    return guards.fullest(
+        readings, name, 1e9, lambda bits, s: bits / (ceiling_bps * (1.02 * s + BURST_S + HOLD_S) + 8 * LARGEST)
+    )
 
 
 def part(attack: str, seconds: float, whole_bps: float) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
+from common import until
 from frame import PEERS, Options, Outcome, bench
+from generators import is_open
 from partywall.host import free_port
 from web_shop import Shop, shop
 
@@ -76,11 +77,7 @@ def _shop(debugging: int) -> None:
     """Does what a customer does, and closes the browser."""
     options = webdriver.ChromeOptions()
     options.debugger_address = f"127.0.0.1:{debugging}"
-    deadline = time.monotonic() + WAIT_S
-    while not _listens(debugging):
-        if time.monotonic() > deadline:
-            raise SystemExit("the browser did not start")
-        time.sleep(0.1)
+    until(lambda: is_open(debugging), WAIT_S, "the browser did not start")
     driver = webdriver.Chrome(options=options)
     _titled(driver, "Log in")
     time.sleep(PAUSE_S)
@@ -100,11 +97,6 @@ def _shop(debugging: int) -> None:
 
 def _titled(driver: WebDriver, title: str) -> None:
     WebDriverWait(driver, WAIT_S).until(lambda seen: seen.title == title)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def steps_of(part: Any) -> Iterator[dict[str, Any]]:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common import cpu_ns, work
 from frame import NotMeasured, Options, Outcome, bench
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import Sandbox, Settings, make, reaper
+from partywall.host.label import Label
+from partywall.sandbox import Sandbox, Settings, make
 from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000
@@ -33,15 +33,6 @@ READINGS = 15.0
 """A second in a run, at the most: one a slot of its long blocks, which take a third to a half of the time."""
 READ_EVERY_NS = 5_000_000
 SLOT_NS, GUARD_NS = 20_000_000, 5_000_000
-
-
-def cpu_ns(pid: int, *, but: str = "") -> int:
-    """CPU time of all threads of a process whose name does not start with `but`."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        if not but or not (task / "comm").read_text().startswith(but):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total
 
 
 def start(label: Label, name: str, sink: list[dict[str, Any]], cpu: int) -> Sandbox:
@@ -157,13 +148,10 @@ def monitors(label: Label, pairs: int) -> tuple[Any, float]:
 @bench(plants={"awake": "the idle agent computes for 1 % of the time"})
 def main(options: Options) -> Outcome:
     seconds, pairs = (8.0, 300) if options.quick else (30.0, 1500)
-    label = Label.create("watching-cost", WORK_ROOT)
-    try:
+    with work("watching-cost") as label:
         idle_share = idle(label, seconds, 0.01 if options.plant else 0.0)
         ratio, sending = slices(label, pairs)
         watched, reading = monitors(label, pairs)
-    finally:
-        reaper.clean(label)
     rarer = READ_EVERY_NS / 1e9 * READINGS
     print(f"idle agent: {idle_share:.4%} of a core over {seconds:g} s")
     print(f"slices, {FINER} times finer: rate × {ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f})")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.blame.code import Array
 from partywall.blame.corpus.detectors import experiment, rule_of
 from partywall.blame.corpus.lab import Lab, Neighbour
@@ -24,8 +24,8 @@ LABS, QUICK = 200, 24
 PLANTS = {"single": "suspects are pulsed one at a time"}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", (), PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     seeds = range(QUICK if options.quick else LABS)
     single = options.plant == "single"
     errors = np.array([[np.square(_errors(seed, single=each)).mean() for each in (single, True)] for seed in seeds])
@@ -40,10 +40,8 @@ def main() -> None:
         f"95 % within {np.quantile(times, 0.95):.1f} s; {innocent:.1%} of the named are innocent; "
         f"variance 1/{1 / ratio:.1f} of one at a time"
     )
-    conclude(
-        "blame_speed",
-        figure,
-        met=share >= 0.95 and innocent <= 0.05 + 2 * (0.05 * 0.95 / len(named)) ** 0.5 and ratio <= 1 / 6,
+    return Outcome(
+        figure, share >= 0.95 and innocent <= 0.05 + 2 * (0.05 * 0.95 / len(named)) ** 0.5 and ratio <= 1 / 6
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.blame.corpus.__main__ import LABS, table
 from partywall.blame.corpus.detectors import OURS, Answer, answers, experiment, rule_of
 from partywall.blame.corpus.lab import Lab, drawn
@@ -23,8 +23,8 @@ QUICK = 30
 PLANTS = {"untouched": "pulses do not reach the suspects", "loose": "60 times the allowed error"}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", (), PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     labs = [drawn(number) for number in range(QUICK if options.quick else LABS)]
     found = scores(labs, [_answers(lab, options.plant) for lab in labs])
     print(table(found))
@@ -36,7 +36,7 @@ def main() -> None:
         f"simulated, {len(labs)} labs: guilty first in {first:.1%}, false blame {false:.1%}, "
         f"percentile {percentile:.1f}{beside}"
     )
-    conclude("blame_truth", figure, met=first >= 0.98 and false <= 0.05 and percentile >= 99)
+    return Outcome(figure, first >= 0.98 and false <= 0.05 and percentile >= 99)
 
 
 def _answers(lab: Lab, plant: str | None) -> dict[str, Answer]:

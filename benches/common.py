@@ -1,237 +1,70 @@
-"""What benchmarks share: options, the last line and its record, scenarios without a screen, peers timed in turn.
-
-A benchmark that SIGTERM or SIGHUP ends cleans up as after Ctrl-C.
-"""
+"""What benchmarks share to measure: faults in Python, waits, CPU time, scenarios without a screen, peers in turn."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
-import json
 import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-import results
 from partywall.core import here
 from partywall.events import silent
-from partywall.host import Host
+from partywall.host.label import WORK_ROOT, Label
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.scenario import Scenario
 from partywall.run import stages
-from partywall.sandbox import qemu, reap
+from partywall.sandbox import reap, reaper
 from partywall.store import RunDirectory
 
-PEERS = Path(__file__).parent / ".peers"
-"""Programs to compare with that Debian does not package; `make bench-setup` gets them."""
-PROGRAMS = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-"""Where programs that benchmarks need are looked for: those for root may be outside of $PATH."""
-WHERE_AND_WHEN = ("--folder", "--minutes", "--keep")
-"""Options with a value that say where results stay, or how much is measured at a time."""
-
-# Time and load at the start, for the record of results.
-_BEGAN_S, _LOAD = time.monotonic(), os.getloadavg()[0]
+PARTYWALL = (sys.executable, "-m", "partywall")
+Value = TypeVar("Value")
 
 
-Part = TypeVar("Part")
-UNFINISHED = 3
-"""Exit code of a benchmark that has parts left."""
-ENDS = (signal.SIGTERM, signal.SIGHUP)
+@contextlib.contextmanager
+def work(name: str) -> Iterator[Label]:
+    """The label of what is started in the block, all of which is removed at its end."""
+    label = Label.create(name, WORK_ROOT)
+    try:
+        yield label
+    finally:
+        reaper.clean(label)
 
 
-class Parser(argparse.ArgumentParser):
-    """The options that every benchmark takes; one that has its own adds them.
-
-    parts: names of parts that can run alone, with --only. folder: whether it takes --folder and --minutes, for
-    `in_parts`. plants: faults that --plant plants in what is
-    measured, each with a phrase about it; the benchmark has to fail with each. `--plant` without a name takes the
-    first. unjudged: bars that the short form does not judge; its last line names them. needs: programs without which
-    nothing is measured.
-    """
-
-    def __init__(
-        self,
-        description: str,
-        parts: Sequence[str] = (),
-        plants: Mapping[str, str] | None = None,
-        *,
-        folder: bool = False,
-        unjudged: str = "",
-        needs: Sequence[str] = (),
-    ) -> None:
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-        self.set_defaults(unjudged=unjudged)
-        self._needs = needs
-        left_out = f"; does not judge {unjudged}" if unjudged else ""
-        self.add_argument("--quick", action="store_true", help=f"about a minute; wider intervals{left_out}")
-        self.add_argument("--record", action="store_true", help="add the result to benches/results.jsonl")
-        if parts:
-            self.add_argument("--only", action="append", choices=parts, help="this part; may be given again")
-        if folder:
-            self.add_argument(
-                "--folder", type=Path, help="keep finished parts here; give it again to measure those that are left"
-            )
-            self.add_argument(
-                "--minutes", type=float, default=9.0, help="begin no part that would end later (default: 9)"
-            )
-        if plants:
-            plants_help = "; ".join(f"{name}: {what}" for name, what in plants.items()).replace("%", "%%")
-            first = next(iter(plants))
-            self.add_argument(
-                "--plant", nargs="?", choices=plants, const=first, help=f"a fault to be found: {plants_help}"
-            )
-
-    def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
-        """As of argparse; kept for `conclude`. From here on, signals end the benchmark as Ctrl-C does."""
-        global _options  # noqa: PLW0603 - what this process was called with does not change
-        _options = super().parse_args(*given)
-        if missing := [name for name in self._needs if shutil.which(name, path=PROGRAMS) is None]:
-            not_measured(Path(sys.argv[0]).stem, f"it needs {', '.join(missing)}; run make bench-setup")
-        for number in ENDS:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _terminate)
-        return _options
+def until(condition: Callable[[], Value], within_s: float = 60.0, otherwise: str = "", every_s: float = 0.05) -> Value:
+    """Waits until a condition has a true value, and returns that. TimeoutError if it has none in time."""
+    ends = time.monotonic() + within_s
+    while not (value := condition()):
+        if time.monotonic() > ends:
+            raise TimeoutError(otherwise or "the condition was not met")
+        time.sleep(every_s)
+    return value
 
 
-_options = argparse.Namespace(record=False, quick=False, unjudged="")
+def ran_ns(task: Path) -> int:
+    """CPU time of a task, by its folder in /proc; 0 if it is gone (Documentation/scheduler/sched-stats.rst)."""
+    try:
+        return int((task / "schedstat").read_text().split()[0])
+    except OSError:
+        return 0
 
 
-class Terminated(SystemExit, KeyboardInterrupt):
-    """A signal ends the benchmark. Whatever cleans up after Ctrl-C does so. The exit code is the shell's, 128 + signal.
-
-    Clean-up may take some seconds. Until its end, further signals of this kind do nothing.
-    """
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    # `timeout` sends it twice. Programs that clean up would inherit SIG_IGN, but inherit no function.
-    for each in ENDS:
-        signal.signal(each, lambda *_: None)
-    raise Terminated(128 + number)
-
-
-def arguments(
-    description: str,
-    parts: Sequence[str] = (),
-    plants: Mapping[str, str] | None = None,
-    *,
-    folder: bool = False,
-    unjudged: str = "",
-    needs: Sequence[str] = (),
-) -> argparse.Namespace:
-    """What the benchmark was called with, for one that adds no options of its own."""
-    return Parser(description, parts, plants, folder=folder, unjudged=unjudged, needs=needs).parse_args()
-
-
-_earlier: dict[str, tuple[float, str]] = {}
-"""Seconds and commit of each part that an earlier call measured."""
-
-
-def in_parts(parts: Mapping[str, Callable[[], Part]], options: argparse.Namespace) -> dict[str, Part]:
-    """The results of all parts, which are plain values. Ends the program with UNFINISHED if some are left.
-
-    A part is expected to take as long as the longest so far. At least one is measured each time. What a folder keeps of
-    a part is its result, the seconds that it took, and its commit, so that a record can state all of them.
-    """
-    folder: Path | None = options.folder
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}.json" for name in parts} if folder else {}
-    kept = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
-    done = {name: part["result"] for name, part in kept.items()}
-    _earlier.update((name, (part["seconds"], part["commit"])) for name, part in kept.items())
-    begun, longest_s = time.monotonic(), 0.0
-    for name, measure in parts.items():
-        if name in done:
-            continue
-        spent_s = time.monotonic() - begun
-        if folder and longest_s and spent_s + longest_s > options.minutes * 60:
-            left = len(parts) - len(done)
-            print(f"{len(done)} of {len(parts)} parts are done, {left} left; run it again with --folder {folder}")
-            sys.exit(UNFINISHED)
-        done[name] = measure()
-        took_s = time.monotonic() - begun - spent_s
-        longest_s = max(longest_s, took_s)
-        if folder:
-            unfinished = files[name].with_suffix(".new")
-            part = {"result": done[name], "seconds": round(took_s, 1), "commit": results.commit()}
-            unfinished.write_text(json.dumps(part))
-            unfinished.rename(files[name])
-        print(f"part {name} took {took_s:.0f} s", flush=True)
-    return {name: done[name] for name in parts}
-
-
-def conclude(name: str, figure: str, *, met: bool, parts: Mapping[str, tuple[str, bool]] | None = None) -> NoReturn:
-    """The figure on the last line; exit code 0 if the bar is met, 1 if not.
-
-    A short form that leaves bars unjudged names them there. parts: figures of a benchmark with several bars, and
-    whether each is met. With --record, all is recorded.
-    """
-    if _options.quick and _options.unjudged:
-        figure += f"; not judged: {_options.unjudged}"
-    if _options.record:
-        _record({"": (figure, met)} | dict(parts or {}))
-    print(f"{name}: {figure} [{'bar met' if met else 'BAR NOT MET'}]", flush=True)
-    sys.exit(0 if met else 1)
-
-
-def not_measured(name: str, why: str) -> NoReturn:
-    """Ends a benchmark that cannot run here, with the reason and the remedy. Nothing is recorded."""
-    print(f"{name}: not measured: {why} [BAR NOT MET]", flush=True)
-    sys.exit(1)
-
-
-def _record(parts: Mapping[str, tuple[str, bool]]) -> None:
-    bench, seconds = Path(sys.argv[0]).stem, time.monotonic() - _BEGAN_S
-    guests = any(claim.guests for rows in results.claims().values() for claim in rows if claim.bench == bench)
-    machine = results.machine(kvm=qemu.choose("auto", Host.here()).name == "kvm" if guests else None)
-    result = results.Result(
-        bench=bench,
-        arguments=tuple(_of_measurement(sys.argv[1:])),
-        plant=str(getattr(_options, "plant", None) or ""),
-        figure="",
-        met=None,
-        date=results.now(),
-        seconds=round(seconds + sum(took for took, _ in _earlier.values()), 1),
-        commit=", ".join(dict.fromkeys([*(commit for _, commit in _earlier.values()), results.commit()])),
-        machine=machine,
-        load=round(_LOAD, 2),
-        stolen=round((stolen_s() - _STOLEN_S) / seconds / machine.cpus, 4),
-        spread=speed_spread(),
-    )
-    results.append(
-        [result.model_copy(update={"part": part, "figure": each, "met": met}) for part, (each, met) in parts.items()]
-    )
-    print("recorded in benches/results.jsonl; `make generate` writes docs/benchmarks.md")
-
-
-def _of_measurement(words: Sequence[str]) -> Iterator[str]:
-    """The arguments that change what is measured. Of a folder its name: where it is says nothing to others."""
-    rest = iter(words)
-    for word in rest:
-        if word in WHERE_AND_WHEN:
-            next(rest, None)
-        elif word != "--record" and word.partition("=")[0] not in WHERE_AND_WHEN:
-            yield Path(word).name if word.startswith("/") else word
-
-
-# Faults to plant
+def cpu_ns(pid: int, *, but: str = "\n") -> int:
+    """CPU time of all threads of a process whose name does not begin with `but`."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(ran_ns(task) for task in tasks if not (task / "comm").read_text().startswith(but))
 
 
 @contextlib.contextmanager
@@ -296,9 +129,6 @@ def _cpu_times(cpu: int | None) -> list[float]:
     of = "cpu" if cpu is None else f"cpu{cpu}"
     line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.split()[0] == of)
     return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in line.split()[1:]]
-
-
-_STOLEN_S = stolen_s()
 
 
 def speed_spread(rounds: int = 40) -> dict[str, float]:

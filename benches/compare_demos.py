@@ -16,7 +16,6 @@ records: 40 hosts, each with a pair and six past runs, which differ as those of 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 import sys
@@ -25,15 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import Parser, conclude, in_parts
+from frame import Options, Outcome, bench
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
-from partywall.run import stages
 from partywall.stats import compare
 from partywall.stats.between import Spread
-from partywall.store import RunDirectory
 from partywall.testing.varied import VariedHost
-from twenty_demos import demo
+from twenty_demos import MORE, demos_in_parts
 
 PAIRS, DEMOS, PAST = 40, 10, 6
 WRONG_MOST, FOUND_LEAST = 0.05, 0.9
@@ -83,7 +80,7 @@ def best_known(comparison: Comparison) -> ComparedCell | None:
     return min(known, key=lambda cell: cell.found_from or 0.0, default=None)
 
 
-def judge(pairs: Iterator[Pair], what: str) -> None:
+def judge(pairs: Iterator[Pair], what: str) -> Outcome:
     wrong, found, total = 0, 0, 0
     single: list[bool] = []
     known: list[bool] = []
@@ -101,7 +98,7 @@ def judge(pairs: Iterator[Pair], what: str) -> None:
         f"cell has it; {sum(known) / max(1, len(known)):.0%} of cells are known so well"
     )
     met = wrong <= WRONG_MOST * total and found >= FOUND_LEAST * total
-    conclude("compare_demos", figure, met=met and bool(single) and sum(single) >= FOUND_LEAST * len(single))
+    return Outcome(figure, met and bool(single) and sum(single) >= FOUND_LEAST * len(single))
 
 
 def plant(name: str) -> None:
@@ -116,22 +113,20 @@ def plant(name: str) -> None:
     module.holm = lambda p_values: [key for key, p in p_values.items() if p <= 0.05]
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS, folder=True, unjudged="demos on this host")
-    parser.add_argument("--runs", type=int, default=DEMOS, help="demos")
-    parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
-    options = parser.parse_args()
+@bench(
+    plants=PLANTS,
+    folder=True,
+    unjudged="demos on this host",
+    more=MORE | {"--runs": MORE["--runs"] | {"default": DEMOS}},
+)
+def main(options: Options) -> Outcome:
     if options.plant:
         plant(options.plant)
     if options.quick or options.plant:
-        judge(simulated(), "simulated runs")
-    each = f"{options.each:g}s" if options.each else None
+        return judge(simulated(), "simulated runs")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as passing:
-        folder: Path = options.folder or Path(passing)
-        names = (f"demo-{number:02}" for number in range(1, options.runs + 1))
-        parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
-        demos = [stages.analyse(RunDirectory(folder / name))[1] for name in in_parts(parts, options)]
-        judge(recorded(demos), f"{len(demos)} demos")
+        demos = [findings for _, findings in demos_in_parts(options.folder or Path(passing), options)]
+        return judge(recorded(demos), f"{len(demos)} demos")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.consolidate import load
 from partywall.consolidate.practice import LIES, PracticeCluster
 from partywall.model.cluster import Cluster
@@ -66,8 +66,8 @@ print("done" if done else "undone")
 """
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     chance = random.Random(1)
     trials = list(FAULTS if options.quick else FAULTS * 8)
     killing = [fault for fault in trials if fault.startswith("killed")]
@@ -83,7 +83,7 @@ def main() -> None:
         if number == len(trials) and kills < least and number < TRIALS_MAX:
             trials.append(killing[number % len(killing)])
     figure = f"{sound} of {len(trials)} trials end as they should, {kills} managers killed"
-    conclude("consolidate-faults", figure, met=sound == len(trials) and kills >= least)
+    return Outcome(figure, sound == len(trials) and kills >= least)
 
 
 def trial(fault: str, chance: random.Random, patch: str) -> tuple[str, str, int]:

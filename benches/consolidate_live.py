@@ -35,7 +35,7 @@ from typing import Any, Self
 import numpy as np
 
 import cluster
-from common import Parser, conclude, not_measured
+from frame import Options, Outcome, bench
 from partywall import units
 from partywall.consolidate import load
 from partywall.consolidate.libvirt import Libvirt
@@ -126,12 +126,12 @@ class Meters:
                 )
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS)
-    parser.add_argument("--keep", type=Path, help="keep the records there, with the page of the run")
-    options = parser.parse_args()
-    if why := cluster.lacking():
-        not_measured("consolidate-live", why)
+@bench(
+    plants=PLANTS,
+    lacking=cluster.lacking,
+    more={"--keep": {"type": Path, "help": "keep the records there, with the page of the run"}},
+)
+def main(options: Options) -> Outcome:
     form = QUICK if options.quick else LONG
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="pw-") as folder, power.password():
         made = cluster.Cluster(
@@ -141,11 +141,7 @@ def main() -> None:
             run = Run(made, form, options.plant, options.keep or Path(folder))
             run.carry_out()
             verdicts = run.judged()
-    conclude(
-        "consolidate-live",
-        "; ".join(text for text, _ in verdicts.values()),
-        met=all(good for _, good in verdicts.values()),
-    )
+    return Outcome("; ".join(text for text, _ in verdicts.values()), all(good for _, good in verdicts.values()))
 
 
 class Run:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.consolidate import load
 from partywall.kinds.consolidation import demand_of_day, unplaced
 from partywall.model.cluster import Cluster
@@ -50,8 +50,8 @@ PLANTS = {
 }
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     rules = RULES.get(options.plant, Rules())
     faults: list[str] = []
     shares = []
@@ -72,7 +72,7 @@ def main() -> None:
     for fault in faults:
         print(f"FAULT: {fault}")
     figure = f"{min(shares):.1%} of the bound's saving at least over {len(shares)} days, {len(faults)} faults"
-    conclude("consolidate-policy", f"{figure} (simulated)", met=min(shares) >= SHARE_MIN and not faults)
+    return Outcome(f"{figure} (simulated)", min(shares) >= SHARE_MIN and not faults)
 
 
 def days(*, quick: bool) -> list[tuple[str, np.ndarray, int]]:

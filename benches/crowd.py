@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import subprocess
 import threading
 import time
@@ -18,16 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import guards
 from common import read_meanwhile
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
+from guards import PAYLOAD, has_fq
 from partywall.guard.measure.run import Kept, keep
 from partywall.sandbox.lab import Counted, Lab, lab
 from partywall.study.promises.lab import policy
 
-# Of a full frame; timestamps are on.
-PAYLOAD = 1448 / 1514
 PLACES = ("host end", "own end", "received")
 CONTROLS = Path("/proc/sys/net/ipv4")
 BURST_S, LARGEST = 0.01, 73_984
@@ -138,12 +134,6 @@ def _mixed(count: int, known: Sequence[str], queue: str | None) -> Crowd:
     return Crowd(f"{count} tenants, {', '.join(known)} mixed, {queue or 'default queue'}", link, members, None, queue)
 
 
-def has_fq() -> bool:
-    """Tried in a network namespace that ends at once."""
-    command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 def measured(crowd: Crowd, seconds: float, *, demand: str | None = None) -> list[Got]:
     """What each member got. demand: what the guard estimates demand from; None for its default."""
     names = [f"m{at}" for at in range(len(crowd.members))]
@@ -154,7 +144,7 @@ def measured(crowd: Crowd, seconds: float, *, demand: str | None = None) -> list
                     _run(space, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={crowd.default}")
         with _guarded(made, crowd, names, demand) as waits, contextlib.ExitStack() as stack:
             for name in names:
-                stack.enter_context(served(made.namespace(f"{name}-sink")))
+                stack.enter_context(guards.server(made.namespace(f"{name}-sink")))
             time.sleep(0.5)
             with read_meanwhile(made.read, READ_EVERY_S) as readings:
                 got = _goodputs(made, names, crowd, seconds)
@@ -196,15 +186,7 @@ def _judged(
 
 def fullest(readings: Sequence[Counted], name: str, bps: float) -> float:
     """The most that was delivered in a window, over the ceiling, after one burst and one largest packet."""
-    most = 0.0
-    for at, begun in enumerate(readings):
-        later = next((each for each in readings[at + 1 :] if each.at_ns - begun.at_ns >= WINDOW_NS), None)
-        if later is None:
-            break
-        ceiling = bps * (later.at_ns - begun.at_ns) / 1e9
-        bits = (later.bytes[name] - begun.bytes[name]) * 8
-        most = max(most, (bits - bps * BURST_S - LARGEST * 8) / ceiling)
-    return most
+    return guards.fullest(readings, name, WINDOW_NS, lambda bits, s: (bits - bps * BURST_S - LARGEST * 8) / (bps * s))
 
 
 @contextlib.contextmanager
@@ -214,8 +196,7 @@ def _guarded(
     """Gives a function that returns the longest mean wait of a second of each vif, in seconds."""
     vifs = {name: _vif(made, name, member) for name, member in zip(names, crowd.members, strict=True)}
     more = {"queue": crowd.queue} if crowd.queue else {}
-    limits = Policy.model_validate(policy(made, vifs, f"{crowd.link:.0f}bit/s", **more))
-    flat = flatten(limits, resolve(limits))
+    flat = guards.flat(policy(made, vifs, f"{crowd.link:.0f}bit/s", **more))
     if demand:
         flat = dataclasses.replace(flat, start={**flat.start, "demand": demand})
     waits: dict[str, list[float]] = {name: [] for name in names}
@@ -255,29 +236,15 @@ def _goodputs(made: Lab, names: Sequence[str], crowd: Crowd, seconds: float) -> 
     """Payload that arrived, in bit/s, without the first seconds."""
     running: dict[str, subprocess.Popen[str]] = {}
     for name, member in zip(names, crowd.members, strict=True):
-        control = ["-C", member.control] if member.control else []
-        client = ["iperf3", "-c", made.address(name, counted=False), "-t", f"{seconds:g}", "-O", f"{SETTLES_S:g}"]
-        command = ["ip", "netns", "exec", made.namespace(name), *client, "-P", str(member.connections), "-J", *control]
-        running[name] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    got = {}
-    for name, client in running.items():
-        said = json.loads(client.communicate(timeout=seconds + 60)[0] or "{}")
-        if "sum_received" not in said.get("end", {}):
-            raise SystemExit(f"iperf3 of {name}: {said.get('error', 'no result')}")
-        got[name] = float(said["end"]["sum_received"]["bits_per_second"])
-    return got
-
-
-@contextlib.contextmanager
-def served(space: str) -> Iterator[None]:
-    """A server of iperf3 for one client in a namespace."""
-    command = ["ip", "netns", "exec", space, "iperf3", "-s", "-1"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        server.kill()
-        server.wait()
+        options = [
+            "-O",
+            f"{SETTLES_S:g}",
+            "-P",
+            str(member.connections),
+            *(["-C", member.control] if member.control else []),
+        ]
+        running[name] = guards.client(made.namespace(name), made.address(name, counted=False), seconds, *options)
+    return {name: guards.received(client, seconds + 60) for name, client in running.items()}
 
 
 def _run(space: str, *command: str) -> None:

@@ -43,9 +43,10 @@ import numpy as np
 import numpy.typing as npt
 
 from agents import SLICE_NS, Kernel, Resident, now_ns, sleep_until
-from common import arguments, conclude, in_parts
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import Settings, lab, reap, reaper
+from common import work
+from frame import Options, Outcome, bench, in_parts
+from partywall.host.label import Label
+from partywall.sandbox import Settings, lab
 from partywall.sandbox.peer import Peer
 
 Array = npt.NDArray[np.float64]
@@ -371,20 +372,18 @@ def verdict(item: Item, label: Label, plant: float, *, quick: bool) -> tuple[boo
 
 def measured(item: Item, plant: float, *, quick: bool) -> tuple[bool | None, str]:
     """The verdict on an item, with a work folder of its own."""
-    label = Label.create("bench-dose", WORK_ROOT)
-    try:
+    with work("bench-dose") as label:
         return verdict(item, label, plant, quick=quick)
-    finally:
-        reaper.clean(label)
 
 
-def main() -> None:
-    plants = {"points": f"intensities are {PLANTED_POINTS:g} points larger than said"}
-    given = arguments(
-        __doc__ or "", [item.name for item in ITEMS], plants, folder=True, unjudged="all resources but the CPU"
-    )
+@bench(
+    parts=[item.name for item in ITEMS],
+    plants={"points": f"intensities are {PLANTED_POINTS:g} points larger than said"},
+    folder=True,
+    unjudged="all resources but the CPU",
+)
+def main(given: Options) -> Outcome:
     plant = PLANTED_POINTS if given.plant else 0.0
-    reap()
     names = given.only or [item.name for item in (ITEMS[:1] if given.quick else ITEMS)]
     parts = {
         item.name: functools.partial(measured, item, plant, quick=given.quick) for item in ITEMS if item.name in names
@@ -396,7 +395,7 @@ def main() -> None:
     unjudged = [name for name, (good, _) in verdicts.items() if good is None]
     figure = f"{sum(judged)} of {len(judged)} kinds of stressor take what they say"
     figure += f"; not to be judged on this host: {', '.join(unjudged)}" if unjudged else ""
-    conclude("dose", figure, met=bool(judged) and all(judged))
+    return Outcome(figure, bool(judged) and all(judged))
 
 
 if __name__ == "__main__":

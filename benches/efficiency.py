@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from common import arguments, conclude, in_parts
+from frame import Options, Outcome, bench, in_parts
 from partywall.clock import Monotonic
 from partywall.core import here
 from partywall.core.stats.estimate import Estimate
@@ -333,10 +333,10 @@ def compare(options: argparse.Namespace, beside: Beside = alone) -> tuple[str, b
     return judge(halves, setting, quick=options.quick)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True, unjudged="real effects")
+@bench(parts=RESOURCES, plants=PLANTS, folder=True, unjudged="real effects")
+def main(options: Options) -> Outcome:
     figure, met = compare(options)
-    conclude("efficiency", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import random
 from collections.abc import Iterator
 
 from agents import Kernel, Resident, now_ns
-from common import arguments, conclude
 from efficiency import PLANTS, RESOURCES, compare
+from frame import Options, Outcome, bench
 from partywall.host.label import Label
 from partywall.model.plan import Trial
 
@@ -48,10 +48,10 @@ def stays(at_ns: int, chance: random.Random) -> Iterator[tuple[int, float]]:
     yield at_ns, 0.0
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", RESOURCES, PLANTS, folder=True, unjudged="real effects")
+@bench(parts=RESOURCES, plants=PLANTS, folder=True, unjudged="real effects")
+def main(options: Options) -> Outcome:
     figure, met = compare(options, tenant)
-    conclude("efficiency_drift", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

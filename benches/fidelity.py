@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, arguments, busy_cpu, conclude, interleaved
+from common import Ratio, busy_cpu, interleaved, work
 from disturbance import undisturbed
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from frame import Options, Outcome, bench
+from partywall.host.label import Label
 
 LOW, HIGH = 0.97, 1.03
 MIB = 1 << 20
@@ -67,7 +67,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Compared:
     """quick: too few pairs to know a median to 3 %, so that only an interval outside of the bar misses it."""
 
     name: str
@@ -160,7 +160,7 @@ def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-class Bench:
+class Trials:
     """Makes the items."""
 
     def __init__(self, label: Label, folder: Path, effort: Effort, *, shared: bool = False) -> None:
@@ -331,18 +331,8 @@ class Bench:
         on_ns = now_ns() + 500_000_000
         resident.schedule([(on_ns, 1.0), (on_ns + 500_000_000, 0.0)])
         with tempfile.NamedTemporaryFile("r", dir=self.folder) as report:
-            argv = [
-                "timeout",
-                "-s",
-                "INT",
-                "1.5",
-                "strace",
-                "-c",
-                "-p",
-                str(resident.thread("stress-0")),
-                "-o",
-                report.name,
-            ]
+            thread = str(resident.thread("stress-0"))
+            argv = ["timeout", "-s", "INT", "1.5", "strace", "-c", "-p", thread, "-o", report.name]
             subprocess.run(argv, capture_output=True, timeout=20, check=False)
             resident.forget()
             return calls(Path(report.name).read_text())
@@ -411,24 +401,19 @@ def iperf_server() -> Iterator[None]:
             server.terminate()
 
 
-def compared(item: Item, *, quick: bool) -> Outcome:
-    ratio = undisturbed(item.ratio, lambda result: Outcome(item.name, result, None, quick=quick).met)
-    return Outcome(item.name, ratio, item.why(ratio) if ratio.median > HIGH else None, quick=quick)
+def compared(item: Item, *, quick: bool) -> Compared:
+    ratio = undisturbed(item.ratio, lambda result: Compared(item.name, result, None, quick=quick).met)
+    return Compared(item.name, ratio, item.why(ratio) if ratio.median > HIGH else None, quick=quick)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
-    reap()
-    label = Label.create("fidelity", WORK_ROOT)
-    outcomes: list[Outcome] = []
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
-            for item in bench.items(quick=options.quick):
-                outcomes.append(compared(item, quick=options.quick))
-                print(outcomes[-1], flush=True)
-    finally:
-        reaper.clean(label)
+@bench(plants={"shared": "another program on the CPU of our kernels"}, needs=NEEDED)
+def main(options: Options) -> Outcome:
+    outcomes: list[Compared] = []
+    with work("fidelity") as label, tempfile.TemporaryDirectory() as folder:
+        trials = Trials(label, Path(folder), QUICK if options.quick else LONG, shared=bool(options.plant))
+        for item in trials.items(quick=options.quick):
+            outcomes.append(compared(item, quick=options.quick))
+            print(outcomes[-1], flush=True)
     off = [outcome.name for outcome in outcomes if not outcome.met]
     medians = [outcome.ratio.median for outcome in outcomes if outcome.reason is None]
     faster = len(outcomes) - len(medians)
@@ -436,7 +421,7 @@ def main() -> None:
     missed = f"; off: {', '.join(off)}" if off else ""
     figure = f"{len(outcomes)} items, our speed over the peer's {min(medians):.3f} to {max(medians):.3f}"
     figure += faster_said + missed
-    conclude("fidelity", figure, met=not off)
+    return Outcome(figure, not off)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import arguments, conclude, spoilt_python
+from common import spoilt_python
+from frame import Options, Outcome, bench
 from partywall.agent import binary
 
 ROOT = Path(__file__).parents[1]
@@ -56,12 +57,11 @@ def demo(clone: Path, first: str, *, quick: bool) -> tuple[int, float, float, st
     return (0 if code in (0, 1, 3) else code, *rest)
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={"silent": "16 silent seconds before the demo says anything"},
-        unjudged="the clone's own set-up, and its tests",
-    )
+@bench(
+    plants={"silent": "16 silent seconds before the demo says anything"},
+    unjudged="the clone's own set-up, and its tests",
+)
+def main(options: Options) -> Outcome:
     wrong = []
     set_up, tests = "taken from here", "not run"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
@@ -91,7 +91,7 @@ def main() -> None:
         print(problem)
     demo_text = f"demo {demo_s:.0f} s of at most {most_s} (longest silence {silence_s:.0f} s)"
     figure = f"set-up {set_up}, {demo_text}, tests {tests}"
-    conclude("first-minutes", figure, met=not wrong)
+    return Outcome(figure, not wrong)
 
 
 if __name__ == "__main__":

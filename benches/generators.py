@@ -7,12 +7,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import cpu_ns, until
 from partywall.host import free_port
 from partywall.load.health import Health
 from partywall.load.prepared import PreparedLoad, Setup
@@ -52,33 +52,16 @@ def nginx(cpu: int = SERVER_CPU, workers: int = 1) -> Iterator[str]:
             [program, "-c", str(config), "-p", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            wait_for_port(port)
+            until(lambda: is_open(port), 10, "nginx does not answer", every_s=0.02)
             yield f"http://127.0.0.1:{port}/"
         finally:
             server.terminate()
             server.wait()
 
 
-def wait_for_port(port: int) -> None:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-        else:
-            return
-
-
-def cpu_ns(pid: int) -> int:
-    """CPU time of all threads of a process, user and system."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from common import arguments, conclude
+import guards
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
 from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import Class, htb, policy
 
@@ -111,8 +109,7 @@ def with_htb(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds:
 
 
 def guarded(made: Lab, tenants: Mapping[str, Tenant], link_bps: float, seconds: float) -> Rates:
-    wanted = policy_of(made, tenants, link_bps)
-    with keep(flatten(wanted, resolve(wanted))):
+    with guards.guarded(made, {name: tenant.vif for name, tenant in tenants.items()}, f"{link_bps:.0f}bit/s"):
         return delivered(made, seconds)
 
 
@@ -149,8 +146,8 @@ def compare(
     return max(bits, default=0.0), max(packets, default=0.0)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"link": "the link carries a tenth less than the policy says"})
+@bench(plants={"link": "the link carries a tenth less than the policy says"})
+def main(options: Options) -> Outcome:
     seconds = 4.0 if options.quick else 60.0
     wire = {True: ("900mbit", "360mbit"), False: ("1gbit", "420mbit")}[bool(options.plant)]
 
@@ -165,7 +162,7 @@ def main() -> None:
     _, packets = misses("scenario 2 (64 bytes against 1500)", second, 1e9, wire[0])
     mixed, _ = misses("16 vifs on 400 Mb/s", mix(400e6), 400e6, wire[1])
     figure = f"worst miss {first:.2%} and {mixed:.2%} of bit/s (bar 1%), {packets:.2%} of packets/s (bar 2%)"
-    conclude("guard-accuracy", figure, met=max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
+    return Outcome(figure, max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
 
 
 if __name__ == "__main__":

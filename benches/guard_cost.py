@@ -29,16 +29,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import guards
 from agents import Kernel, Resident, now_ns, rate
-from common import Parser, busy_cpu, conclude, interval_of_median, not_measured
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
+from common import busy_cpu, interval_of_median
+from frame import NotMeasured, Options, Outcome, bench
+from guards import has_fq
 from partywall.host.label import Label
 from partywall.sandbox import reap, reaper
 from partywall.sandbox.lab import Lab, lab, sender, tc
-from partywall.study.promises.lab import policy
 
 AGENT = Path(__file__).parents[1] / "agent"
 VIFS, ROUND_BAR_NS = 10_000, 5_000_000
@@ -70,8 +68,7 @@ def guarded(
 ) -> contextlib.AbstractContextManager[object]:
     send = {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s", "packets": "50M/s"}
     vifs = {"vm": {"excess": excess, "send": send}}
-    kept_policy = Policy.model_validate(policy(made, vifs, f"{bps:.0f}bit/s", queue=queue))
-    return keep(flatten(kept_policy, resolve(kept_policy)))
+    return guards.guarded(made, vifs, f"{bps:.0f}bit/s", queue=queue)
 
 
 def by_rate(made: Lab, bps: float) -> contextlib.AbstractContextManager[object]:
@@ -99,12 +96,6 @@ def beside(way: Way) -> Way:
             yield
 
     return both
-
-
-def has_fq() -> bool:
-    """Whether the guard's packets wait in fq here; else in tbf, like those of a guard with that setting."""
-    tried = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "fq"]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 def cost_ns(made: Lab, seconds: float) -> float:
@@ -204,22 +195,14 @@ class Limited:
             with sender(made, "vm", self.size, 2 * self.limit):
                 yield
             return
-        begun = [
-            subprocess.Popen(
-                ["ip", "netns", "exec", made.namespace(name), "iperf3", *options],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for name, options in (("vm-sink", ["-s"]), ("vm", ["-c", made.address("vm", counted=False), "-t", "600"]))
-            if not time.sleep(0.3)
-        ]
-        try:
-            time.sleep(1)
-            yield
-        finally:
-            for process in begun:
-                process.kill()
-                process.wait()
+        with guards.server(made.namespace("vm-sink")):
+            sender_ = guards.client(made.namespace("vm"), made.address("vm", counted=False), 600)
+            try:
+                time.sleep(1)
+                yield
+            finally:
+                sender_.kill()
+                sender_.wait()
 
 
 TCP = "limited TCP"
@@ -254,7 +237,7 @@ def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) 
             def measure(way: Way) -> float:
                 alone = left()
                 if not alone:
-                    not_measured("guard-cost", f"other programs used all of CPU {core}; stop them and run it again")
+                    raise NotMeasured(f"other programs used all of CPU {core}; stop them and run it again")
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(way(made, what.limit * what.size * 8))
                     with on(core):
@@ -304,14 +287,13 @@ def frame_costs(options: argparse.Namespace) -> Iterator[tuple[str, str, Beside]
             yield part, at.title, limited(at, *extent)
 
 
-def main() -> None:
-    parser = Parser(
-        __doc__ or "", PARTS, {"shared": "another program on the core while the guard is there"}, needs=("iperf3",)
-    )
-    parser.add_argument(
-        "--pps", type=float, help="frames a second that may pass, if limited (default: 50000 and 20000)"
-    )
-    options = parser.parse_args()
+@bench(
+    parts=PARTS,
+    plants={"shared": "another program on the core while the guard is there"},
+    needs=("iperf3",),
+    more={"--pps": {"type": float, "help": "frames a second that may pass, if limited (default: 50000 and 20000)"}},
+)
+def main(options: Options) -> Outcome:
     if options.plant:
         WAYS.update({way: beside(WAYS[way]) for way in WAYS if way.startswith("guard")})
     texts: dict[str, list[str]] = {}
@@ -329,7 +311,7 @@ def main() -> None:
         met["round"] = rounds.median < ROUND_BAR_NS
     figures = {part: "; ".join(parts) for part, parts in texts.items()}
     verdicts = {part: (text, met[part]) for part, text in figures.items() if part != TCP}
-    conclude("guard-cost", "; ".join(figures.values()), met=all(met.values()), parts=verdicts)
+    return Outcome("; ".join(figures.values()), all(met.values()), verdicts)
 
 
 if __name__ == "__main__":

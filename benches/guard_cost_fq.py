@@ -10,15 +10,15 @@ Bar: in the median below HTB. An emulated processor inflates all figures and the
 
 from __future__ import annotations
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from stock import PLANTS, on_host
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     check = "guard-cost-short" if options.quick else "guard-cost"
     result = on_host("debian-13", check, plant=options.plant)[check]
-    conclude("guard-cost-fq", f"{result['text']} (emulated)", met=result["status"] == "works")
+    return Outcome(f"{result['text']} (emulated)", result["status"] == "works")
 
 
 if __name__ == "__main__":

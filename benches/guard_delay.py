@@ -10,7 +10,7 @@ import contextlib
 import statistics
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.guard.document import Policy
 from partywall.guard.measure.flatten import Flat, flatten
 from partywall.guard.measure.resolve import resolve, resolve_links
@@ -49,8 +49,8 @@ def waits(
     return shown_ms[0], shown_ms[1], sum(bps for bps, _ in rates.values()) / 1e6
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"forgotten": "the guard does not get the goal"})
+@bench(plants={"forgotten": "the guard does not get the goal"})
+def main(options: Options) -> Outcome:
     seconds, rounds = (3.0, 2) if options.quick else (20.0, 5)
     goal = None if options.plant else "3ms"
     ways: dict[str, tuple[str | None, bool]]
@@ -72,7 +72,7 @@ def main() -> None:
         f"waits {goal_ms:.2f} ms with a goal of {GOAL_MS:g}, {without:.2f} without; {used / 180:.0%} of the link used"
     )
     # Nothing would be shown if there had been nothing to wait for, or if the link were left idle.
-    conclude("guard-delay", figure, met=goal_ms <= GOAL_MS < without and used >= 0.85 * 180)
+    return Outcome(figure, goal_ms <= GOAL_MS < without and used >= 0.85 * 180)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common import arguments, conclude
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
+import guards
+from frame import Options, Outcome, bench
 from partywall.sandbox.lab import Counted, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
-from partywall.study.promises.lab import policy
 
 CEILING_BPS, BURST_NS, PACKET_BYTES = 50e6, 10_000_000, 1514
 WINDOW_NS = 100_000_000
@@ -28,16 +24,14 @@ READ_NS_MAX = 500_000
 
 
 def first_second(ceiling: str) -> list[Counted]:
-    with lab(["new", "other"]) as made:
-        kept_policy = Policy.model_validate(policy(made, {"new": {"send": {"ceiling": ceiling}}}))
-        with keep(flatten(kept_policy, resolve(kept_policy))):
-            idle = made.read()
-            with sender(made, "new", PACKET_BYTES, None):
-                readings = [idle]
-                deadline = time.monotonic() + 1.2
-                while time.monotonic() < deadline:
-                    readings.append(made.read())
-                    time.sleep(0.004)
+    with lab(["new", "other"]) as made, guards.guarded(made, {"new": {"send": {"ceiling": ceiling}}}):
+        idle = made.read()
+        with sender(made, "new", PACKET_BYTES, None):
+            readings = [idle]
+            deadline = time.monotonic() + 1.2
+            while time.monotonic() < deadline:
+                readings.append(made.read())
+                time.sleep(0.004)
     return readings
 
 
@@ -47,9 +41,7 @@ def recreated(ceiling: str) -> list[Counted]:
         space = made.namespace("new")
         pair = ("link", "add", "again0", "type", "veth", "peer", "name", "other0")
         ip("-n", space, *pair)
-        vif = {"new": {"interface": "again0", "send": {"ceiling": ceiling}}}
-        kept_policy = Policy.model_validate(policy(made, vif))
-        with keep(flatten(kept_policy, resolve(kept_policy))):
+        with guards.guarded(made, {"new": {"interface": "again0", "send": {"ceiling": ceiling}}}):
             time.sleep(0.3)
             ip("-n", space, "link", "del", "again0")
             ip("-n", space, *pair)
@@ -84,15 +76,7 @@ def fill() -> list[Counted]:
 def worst(readings: list[Counted]) -> float:
     """The most that passed in a window, over what may."""
     burst_bits = CEILING_BPS * BURST_NS / 1e9 + PACKET_BYTES * 8
-    most = 0.0
-    for at, begun in enumerate(readings):
-        ended = next((later for later in readings[at + 1 :] if later.at_ns - begun.at_ns >= WINDOW_NS), None)
-        if ended is None:
-            break
-        bits = (ended.bytes["new"] - begun.bytes["new"]) * 8
-        allowed = 1.02 * CEILING_BPS * (ended.at_ns - begun.at_ns) / 1e9 + burst_bits
-        most = max(most, bits / allowed)
-    return most
+    return guards.fullest(readings, "new", WINDOW_NS, lambda bits, s: bits / (1.02 * CEILING_BPS * s + burst_bits))
 
 
 def starts(title: str, act: Callable[[], list[Counted]], rounds: int) -> list[float]:
@@ -105,8 +89,8 @@ def starts(title: str, act: Callable[[], list[Counted]], rounds: int) -> list[fl
     return times
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"ceiling": "a ceiling of 60 instead of 50 Mbit/s in the kernel"})
+@bench(plants={"ceiling": "a ceiling of 60 instead of 50 Mbit/s in the kernel"})
+def main(options: Options) -> Outcome:
     rounds, ceiling = 5 if options.quick else 30, "60Mbit/s" if options.plant else "50Mbit/s"
     first = starts("start", lambda: first_second(ceiling), rounds)
     again = starts("created again", lambda: recreated(ceiling), rounds)
@@ -115,7 +99,7 @@ def main() -> None:
         f"{max(again):.1%} over {rounds} interfaces created again"
     )
     # A window that stays far below would mean that nothing was tried.
-    conclude("guard-first-second", figure, met=max(*first, *again) <= 1 and min(*first, *again) > 0.5)
+    return Outcome(figure, max(*first, *again) <= 1 and min(*first, *again) > 0.5)
 
 
 if __name__ == "__main__":

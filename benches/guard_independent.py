@@ -12,59 +12,31 @@ ends can carry here is compared with what the guard leaves.
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import time
 from collections.abc import Iterator
-from typing import Any
 
-from common import arguments, conclude
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
+import guards
+from frame import Options, Outcome, bench
+from guards import PAYLOAD, received
 from partywall.sandbox.lab import Lab, lab, sender
-from partywall.study.promises.lab import policy
 
 OFFERED = 900e6
 PROMISED = {"vm1": 150e6, "vm2": 700e6, "vm3": 150e6}
 # Of these, for datagrams of all three at once.
 PART, OVER = 0.4, 1.5
-# Of a full frame; timestamps are on.
-PAYLOAD = 1448 / 1514
 DATAGRAM = 1472
 
 
 @contextlib.contextmanager
 def servers(made: Lab) -> Iterator[None]:
-    started = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", made.namespace(f"{name}-sink"), "iperf3", "-s"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for name in made.names
-    ]
-    time.sleep(0.5)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in made.names:
+            stack.enter_context(guards.server(made.namespace(f"{name}-sink")))
         yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def iperf(made: Lab, name: str, seconds: float, *options: str) -> subprocess.Popen[str]:
-    to = made.address(name, counted=False)
-    command = ["iperf3", "-c", to, "-t", f"{seconds:g}", "-O", "1", "-J", *options]
-    inside = ["ip", "netns", "exec", made.namespace(name), *command]
-    return subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)
-
-
-def received(process: subprocess.Popen[str]) -> float:
-    out, _ = process.communicate(timeout=120)
-    end: dict[str, Any] = json.loads(out)["end"]
-    return float(end.get("sum_received", end.get("sum", {}))["bits_per_second"])
+    return guards.client(made.namespace(name), made.address(name, counted=False), seconds, *options)
 
 
 def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str, tuple[float, float]]:
@@ -75,15 +47,13 @@ def datagrams(made: Lab, seconds: float, offered: dict[str, float]) -> dict[str,
     }
     counts = {}
     for name, process in started.items():
-        out, _ = process.communicate(timeout=120)
-        end = json.loads(out)["end"]
+        end = guards.ended(process)
         sent, came = (float(end[way]["bits_per_second"]) for way in ("sum_sent", "sum_received"))
         counts[name] = (sent * 1514 / DATAGRAM, came * 1514 / DATAGRAM)
     return counts
 
 
-@contextlib.contextmanager
-def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
+def kept(made: Lab, part: float = 1.0) -> contextlib.AbstractContextManager[object]:
     """The promises, or a part of all of them and of the link."""
     vifs = {
         name: {
@@ -92,15 +62,11 @@ def kept(made: Lab, part: float = 1.0) -> Iterator[None]:
         }
         for name, bps in PROMISED.items()
     }
-    kept_policy = Policy.model_validate(policy(made, vifs, f"{1e9 * part:.0f}bit/s"))
-    with keep(flatten(kept_policy, resolve(kept_policy))):
-        yield
+    return guards.guarded(made, vifs, f"{1e9 * part:.0f}bit/s")
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "", plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",)
-    )
+@bench(plants={"link": "the link carries a tenth less than the policy says"}, needs=("iperf3",))
+def main(options: Options) -> Outcome:
     seconds = 8.0 if options.quick else 60.0
     alone, at_once = {"vm2": OFFERED}, {name: PART * OVER * bps for name, bps in PROMISED.items()}
     with lab(list(PROMISED), "900mbit" if options.plant else "1gbit") as made, servers(made):
@@ -130,9 +96,7 @@ def main() -> None:
     alone_kept = held[1] / free[1]
     figure += f"; datagrams {alone_kept:.1%} of the datagrams that arrive unguarded (bar 98 %)"
     figure += f"; UDP at once at least {min(shares):.1%} of its promise (bar 99 %); nobody above {most:.1%} (bar 101 %)"
-    conclude(
-        "guard-independent", figure, met=worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.99 and most <= 1.01
-    )
+    return Outcome(figure, worst >= 0.95 and alone_kept >= 0.98 and min(shares) >= 0.99 and most <= 1.01)
 
 
 if __name__ == "__main__":

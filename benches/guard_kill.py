@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
+from guards import flat
 from partywall.errors import TrialError
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
 from partywall.guard.measure.left import owner, state
-from partywall.guard.measure.resolve import resolve
 from partywall.guard.measure.run import keep, remove
 from partywall.sandbox.lab import Lab, lab, sender, tc
 from partywall.study.promises.lab import policy
@@ -56,8 +54,7 @@ def there(made: Lab) -> str:
 @contextlib.contextmanager
 def agent_kept(content: Mapping[str, Any]) -> Iterator[int]:
     """The agent's process number, whose keeper is this process."""
-    kept_policy = Policy.model_validate(content)
-    with keep(flatten(kept_policy, resolve(kept_policy)), leave=True) as kept:
+    with keep(flat(content), leave=True) as kept:
         yield kept.client.process.pid
         kept.client.process.wait()
 
@@ -105,8 +102,8 @@ DEATHS = (
 )
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"swapped": "the kernel does the opposite of the policy after a death"})
+@bench(plants={"swapped": "the kernel does the opposite of the policy after a death"})
+def main(options: Options) -> Outcome:
     kills = 6 if options.quick else 30
     does = {"guarantees": "keep", "keep": "guarantees"} if options.plant else {}
     vifs = {
@@ -117,8 +114,7 @@ def main() -> None:
     with lab(list(vifs)) as made, sender(made, "a", 1514, 12_000), sender(made, "b", 1514, 12_000):
         bare = there(made)
         content = policy(made, vifs, "200Mbit/s", fallback_after=f"{FALLBACK_S * 1000:.0f}ms")
-        kept_policy = Policy.model_validate(content)
-        flat = flatten(kept_policy, resolve(kept_policy))
+        left = flat(content)
         for number in range(kills):
             death = DEATHS[number % len(DEATHS)]
             with death.kept(content | {"if_daemon_dies": does.get(death.then, death.then)}) as pid:
@@ -128,7 +124,7 @@ def main() -> None:
                 gap = window(made, 0.2)
                 time.sleep(FALLBACK_S)
                 fallen = window(made, 0.5)
-            with keep(flat, leave=True):
+            with keep(left, leave=True):
                 restarted = window(made, 0.2)
             most = max(*gap.values(), *restarted.values()) / CEILING_BPS
             above = max(above, most)
@@ -141,15 +137,15 @@ def main() -> None:
                 f"of the ceiling, emptiest {least:.1%} of a guarantee",
                 flush=True,
             )
-        remove(kept_policy.name, flat.start["hooks"])
-        remains = there(made) != bare or state(kept_policy.name).exists()
+        remove(content["name"], left.start["hooks"])
+        remains = there(made) != bare or state(content["name"]).exists()
     met = above <= 1.02 * BURST and below >= 0.95 and missed <= 0.03 and not remains
     figure = (
         f"{kills} kills of agent and command: never above {above:.1%} of the ceiling nor below {below:.1%} of a "
         f"guarantee, within {missed:.1%} of the policy after a death, "
         f"{'nothing' if not remains else 'something'} left after removal"
     )
-    conclude("guard-kill", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

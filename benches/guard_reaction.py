@@ -26,13 +26,10 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-from common import arguments, await_calm, conclude, interval_of_median, read_meanwhile, stolen_s
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
+import guards
+from common import await_calm, interval_of_median, read_meanwhile, stolen_s
+from frame import Options, Outcome, bench
 from partywall.sandbox.lab import Counted, Lab, lab, sender
-from partywall.study.promises.lab import policy
 
 CAPACITY = 200e6
 BESIDE = {"patient": 60e6, "eager": 140e6}
@@ -75,11 +72,8 @@ class Steps:
         return " and ".join("never" if ns is None else f"{ns / 1e6:.0f} ms" for ns in (self.up, self.down))
 
 
-@contextlib.contextmanager
-def guarded(made: Lab, period_ms: int) -> Iterator[None]:
-    kept = Policy.model_validate(policy(made, VIFS, "200Mbit/s", period=f"{period_ms}ms"))
-    with keep(flatten(kept, resolve(kept))):
-        yield
+def guarded(made: Lab, period_ms: int) -> contextlib.AbstractContextManager[object]:
+    return guards.guarded(made, VIFS, "200Mbit/s", period=f"{period_ms}ms")
 
 
 def step(made: Lab, period_ms: int = DEFAULT_MS) -> Steps:
@@ -183,8 +177,8 @@ def reaction(period_ms: int, tried: Sequence[Steps]) -> Reaction:
     return Reaction(period_ms, delays_ms, len(kept), len(tried) - len(kept))
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"period": "a period of 400 ms instead of 50"})
+@bench(plants={"period": "a period of 400 ms instead of 50"})
+def main(options: Options) -> Outcome:
     steps, calm_s = (8, 10.0) if options.quick else (40, 300.0)
     planted_ms = PLANTED_MS if options.plant else None
     with lab(list(VIFS), "220mbit") as made, sender(made, "patient", 1514, 20_000):
@@ -213,7 +207,7 @@ def main() -> None:
         print(f"period of {each}; {each.stalled} pairs left out because the host stalled")
     parts = {"by period": ("; ".join(map(str, reactions)), all(each.met for each in reactions))} if reactions else {}
     settled = len(pairs) >= steps and len(settled_ms) == len(delays) and most * 1e6 <= BAR_NS
-    conclude("guard-reaction", figure, met=settled and all(met for _, met in parts.values()), parts=parts)
+    return Outcome(figure, settled and all(met for _, met in parts.values()), parts)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,9 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
-import json
 import os
 import select
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -31,16 +28,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import crowd
-from common import arguments, conclude, read_meanwhile
-from crowd import PAYLOAD, READ_EVERY_S, fullest
+import guards
+from common import read_meanwhile
+from crowd import READ_EVERY_S, fullest
 from disturbance import undisturbed
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import keep
+from frame import Options, Outcome, bench
+from guards import PAYLOAD
 from partywall.sandbox.lab import Lab, ip, lab, sender
 from partywall.sandbox.networks import NETNS, in_namespace
-from partywall.study.promises.lab import policy
 
 BAR, MOST = 0.95, 1.02
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
@@ -153,8 +148,7 @@ def guarded(made: Lab, every: Mapping[str, Way], drops: Collection[str], bps: fl
         for name, way in every.items()
     }
     vifs["other"] = {"send": {"guarantee": f"{bps:.0f}bit/s", "ceiling": f"{bps:.0f}bit/s"}}
-    limits = Policy.model_validate(policy(made, vifs, f"{5 * bps:.0f}bit/s"))
-    with keep(flatten(limits, resolve(limits))):
+    with guards.guarded(made, vifs, f"{5 * bps:.0f}bit/s"):
         time.sleep(0.2)
         yield
 
@@ -170,15 +164,8 @@ def _scaled(vif: Mapping[str, Any], part: float) -> dict[str, Any]:
 
 def goodput(way: Way, connections: int, seconds: float) -> float:
     """What the connections brought to their receiver, in bit/s."""
-    with crowd.served(way.receiver):
-        time.sleep(0.3)
-        client = ["iperf3", "-c", way.address, "-t", f"{seconds:g}", "-O", "1", "-P", str(connections), "-J"]
-        command = ["ip", "netns", "exec", way.sender, *client]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
-    end: dict[str, Any] = json.loads(ran.stdout or "{}").get("end", {})
-    if "sum_received" not in end:
-        sys.exit(f"iperf3 to {way.address}: {json.loads(ran.stdout or '{}').get('error', ran.stderr)}")
-    return float(end["sum_received"]["bits_per_second"])
+    with guards.server(way.receiver):
+        return guards.received(guards.client(way.sender, way.address, seconds, "-P", str(connections)), seconds + 60)
 
 
 def measured(made: Lab, tried: Round, bps: float, seconds: float, part: float) -> tuple[float, float]:
@@ -226,15 +213,14 @@ def is_served(got: list[crowd.Got]) -> bool:
     return all(each.share >= BAR and each.most <= MOST and each.waits <= 1 for each in got)
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={
-            "promise": "a promise of a tenth less in the kernel",
-            "demand": "demand is what arrived, and what waits does not count",
-        },
-        needs=("iperf3",),
-    )
+@bench(
+    plants={
+        "promise": "a promise of a tenth less in the kernel",
+        "demand": "demand is what arrived, and what waits does not count",
+    },
+    needs=("iperf3",),
+)
+def main(options: Options) -> Outcome:
     seconds = 8.0 if options.quick else 20.0
     demand = "arrived" if options.plant == "demand" else None
     tried = crowd.crowds(quick=options.quick)
@@ -253,7 +239,7 @@ def main() -> None:
         f"{max(each.most for each in got):.1%} of their ceilings, and wait {max(each.waits for each in got):.2f} times "
         "as long as stated (bar 1)"
     )
-    conclude("guard-tcp", figure, met=least >= BAR and most <= MOST and is_served(got))
+    return Outcome(figure, least >= BAR and most <= MOST and is_served(got))
 
 
 if __name__ == "__main__":

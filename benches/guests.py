@@ -8,17 +8,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from common import not_measured
 from partywall.agent.client import AgentClient
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
 from partywall.sandbox import Sandbox, Settings, make, qemu, reap, reaper
 
 
-def needed(name: str) -> None:
-    """Ends the benchmark where there can be no guests, saying why."""
-    if why := qemu.lacking(Host.here()):
-        not_measured(name, why)
+def lacking() -> str:
+    """What keeps guests from being started here, with the remedy."""
+    return qemu.lacking(Host.here())
 
 
 @contextlib.contextmanager

@@ -23,17 +23,18 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from agents import Command, Kernel, Resident, now_ns, rate, sleep_until
-from common import arguments, conclude
+from common import work
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall.agent.catalogue import shipped
 from partywall.errors import PartywallError, TrialError
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.host.label import Label
 
 RATIO_LEAST, R2_LEAST, R2_LEAST_QUICK = 0.95, 0.99, 0.95
 # On the victim's CPU, half of the intensity would be the whole effect.
@@ -55,91 +56,68 @@ QUICK = ("integer", "memory-copy", "pipe", "disk-direct-read", "udp-send")
 
 @dataclass(frozen=True)
 class Family:
-    """A victim and those that may hurt it. on: the aggressor's CPU. guard_ns: left out after each switch."""
+    """A victim and those that may hurt it. on: the aggressor's CPU. theirs: options of stress-ng without the first --.
+
+    guard_ns: left out after each switch.
+    """
 
     name: str
     victim: Kernel
     on: int
     ours: Sequence[Kernel]
-    theirs: Sequence[str]
+    theirs: str
     guard_ns: int = 15_000_000
 
 
 DISK_FILE = {"file_bytes": 64 * MIB}
+
+HUGE, LARGE = {"huge_pages": True}, {"bytes": 8 * MIB, "order": "random"}
+SPACE = {"touch": True, "bound_bytes": 512 * MIB}
+
+
+def kernels(name: str, *params: dict[str, Any], threads: int = 1) -> list[Kernel]:
+    return [Kernel(name, each, threads) for each in params or ({},)]
+
 
 FAMILIES = (
     Family(
         "cpu, same core",
         Kernel("integer", {}),
         CPU,
-        [Kernel("integer", {}), Kernel("float", {}), Kernel("matrix-vector", {})],
-        [
-            "--cpu 1",
-            "--cpu 1 --cpu-method matrixprod",
-            "--cpu 1 --cpu-method int64",
-            "--matrix 1",
-            "--vecmath 1",
-            "--branch 1",
-        ],
+        [Kernel(name, {}) for name in ("integer", "float", "matrix-vector")],
+        "cpu 1|cpu 1 --cpu-method matrixprod|cpu 1 --cpu-method int64|matrix 1|vecmath 1|branch 1",
     ),
     Family(
         "cache",
-        Kernel("cache", {"bytes": 8 * MIB, "order": "random"}),
+        Kernel("cache", LARGE),
         OTHER,
         [
             Kernel("cache", {"level": "L3", "order": "random", "chains": 16, "visit": "write"}),
-            Kernel("memory-write", {}),
-            Kernel("memory-copy", {}),
-            Kernel("memory-copy", {"huge_pages": True}),
-            Kernel("memory-triad", {"huge_pages": True}),
-            Kernel("memory-write", {"huge_pages": True}),
+            *kernels("memory-write", {}, HUGE),
+            *kernels("memory-copy", {}, HUGE),
+            Kernel("memory-triad", HUGE),
         ],
-        [
-            "--cache 1 --cache-no-affinity",
-            "--cache 1 --cache-no-affinity --cache-level 3",
-            "--l1cache 1",
-            "--stream 1",
-            "--memrate 1",
-            "--vm 1 --vm-bytes 256M",
-            "--matrix 1 --matrix-size 1024",
-        ],
+        "cache 1 --cache-no-affinity|cache 1 --cache-no-affinity --cache-level 3|l1cache 1|stream 1|memrate 1|"
+        "vm 1 --vm-bytes 256M|matrix 1 --matrix-size 1024",
     ),
     Family(
         "memory bandwidth",
         Kernel("memory-copy", {}),
         OTHER,
         [
-            Kernel("memory-copy", {}),
-            Kernel("memory-triad", {"huge_pages": True}),
-            Kernel("memory-copy", {"stores": "non_temporal", "huge_pages": True}),
-            Kernel("memory-write", {"huge_pages": True}),
+            *kernels("memory-copy", {}, {"stores": "non_temporal"} | HUGE),
+            Kernel("memory-triad", HUGE),
+            Kernel("memory-write", HUGE),
         ],
-        [
-            "--stream 1",
-            "--memcpy 1",
-            "--memrate 1",
-            "--vm 1 --vm-bytes 256M",
-            "--memthrash 1",
-            "--cache 1 --cache-no-affinity",
-        ],
+        "stream 1|memcpy 1|memrate 1|vm 1 --vm-bytes 256M|memthrash 1|cache 1 --cache-no-affinity",
     ),
     # Not beside its like: two that fault pages on cores of their own do not meet (losses within ±2 % on both sides).
     Family(
         "memory space",
-        Kernel("cache", {"bytes": 8 * MIB, "order": "random"}),
+        Kernel("cache", LARGE),
         OTHER,
-        [
-            Kernel("memory-space", {"touch": True, "bound_bytes": 512 * MIB}),
-            Kernel("memory-space", {"touch": True, "bound_bytes": 512 * MIB, "chunk_bytes": 4 * MIB}),
-        ],
-        [
-            "--vm 1 --vm-bytes 512M",
-            "--mmap 1 --mmap-bytes 512M",
-            "--malloc 1 --malloc-bytes 512M",
-            "--brk 1 --brk-notouch",
-            "--shm 1",
-            "--fault 1",
-        ],
+        kernels("memory-space", SPACE, SPACE | {"chunk_bytes": 4 * MIB}),
+        "vm 1 --vm-bytes 512M|mmap 1 --mmap-bytes 512M|malloc 1 --malloc-bytes 512M|brk 1 --brk-notouch|shm 1|fault 1",
     ),
     Family(
         "disk",
@@ -151,15 +129,8 @@ FAMILIES = (
             Kernel("disk-direct-read", {"request_bytes": 4096, "queue_depth": 64, "order": "random"} | DISK_FILE),
             Kernel("disk-write", {"request_bytes": 128 << 10, "sync": "fsync"} | DISK_FILE),
         ],
-        [
-            "--hdd 1 --hdd-bytes 64M",
-            "--hdd 1 --hdd-bytes 64M --hdd-opts direct,wr-seq --hdd-write-size 1M",
-            "--iomix 1 --iomix-bytes 64M",
-            "--io-uring 1",
-            "--aio 1",
-            "--aiol 1",
-            "--sync-file 1 --sync-file-bytes 64M",
-        ],
+        "hdd 1 --hdd-bytes 64M|hdd 1 --hdd-bytes 64M --hdd-opts direct,wr-seq --hdd-write-size 1M|"
+        "iomix 1 --iomix-bytes 64M|io-uring 1|aio 1|aiol 1|sync-file 1 --sync-file-bytes 64M",
         guard_ns=40_000_000,
     ),
     Family(
@@ -167,50 +138,35 @@ FAMILIES = (
         Kernel("tcp-request", {}),
         CPU,
         [
-            Kernel("udp-send", {"datagram_bytes": 0, "batch": 64}),
-            Kernel("udp-send", {"datagram_bytes": 16384}),
+            *kernels("udp-send", {"datagram_bytes": 0, "batch": 64}, {"datagram_bytes": 16384}),
             Kernel("tcp-stream", {"message_bytes": MIB}),
         ],
-        ["--udp 1", "--udp-flood 1", "--sock 1", "--sockmany 1", "--netdev 1"],
+        "udp 1|udp-flood 1|sock 1|sockmany 1|netdev 1",
     ),
     Family(
         "local communication, same core",
         Kernel("pipe", {}),
         CPU,
         [
-            Kernel("pipe", {}),
-            Kernel("unix-socket", {}),
-            Kernel("shared-memory", {}),
-            Kernel("tcp-loopback", {}),
-            Kernel("tcp-loopback", {}, threads=2),
-            Kernel("unix-socket", {}, threads=2),
+            *(Kernel(name, {}) for name in ("pipe", "unix-socket", "shared-memory", "tcp-loopback")),
+            *(Kernel(name, {}, 2) for name in ("tcp-loopback", "unix-socket")),
         ],
-        ["--pipe 1", "--sockpair 1", "--fifo 1", "--sock 1"],
+        "pipe 1|sockpair 1|fifo 1|sock 1",
     ),
     Family(
         "system calls, same core",
         Kernel("syscall", {}),
         CPU,
-        [
-            Kernel("syscall", {}),
-            Kernel("context-switch", {}),
-            Kernel("syscall", {}, threads=2),
-            Kernel("context-switch", {}, threads=2),
-        ],
-        ["--get 1", "--switch 1", "--futex 1", "--yield 1", "--poll 1", "--eventfd 1"],
+        [Kernel(name, {}, threads) for threads in (1, 2) for name in ("syscall", "context-switch")],
+        "get 1|switch 1|futex 1|yield 1|poll 1|eventfd 1",
     ),
+    # On a core of its own neither side's storm has an effect on the victim that can be seen (±2 %).
     Family(
-        # On a core of its own neither side's storm has an effect on the victim that can be seen (±2 %).
         "process creation, same core",
         Kernel("process-creation", {}),
         CPU,
-        [
-            Kernel("process-creation", {}),
-            Kernel("process-creation", {"how": "vfork"}),
-            Kernel("process-creation", {}, threads=2),
-            Kernel("process-creation", {"how": "vfork"}, threads=2),
-        ],
-        ["--fork 1", "--vfork 1", "--clone 1 --clone-max 64", "--exec 1", "--spawn 1"],
+        [kernel for threads in (1, 2) for kernel in kernels("process-creation", {}, {"how": "vfork"}, threads=threads)],
+        "fork 1|vfork 1|clone 1 --clone-max 64|exec 1|spawn 1",
     ),
 )
 
@@ -281,7 +237,7 @@ def stress_ng(options: str, folder: str) -> Command:
     return Command(argv, warm_up_s=0.7)
 
 
-class Bench:
+class Trials:
     def __init__(self, label: Label, intensity: float) -> None:
         self.label, self.intensity = label, intensity
         self.folder = str(label.work)
@@ -320,7 +276,7 @@ class Bench:
     def family(self, family: Family, screening: int, blocks: int) -> tuple[float, float, float]:
         print(f"{family.name}: victim {family.victim} on CPU {CPU}, aggressor on CPU {family.on}", flush=True)
         with Resident(self.label, family.victim, [CPU], flat_out=True) as victim:
-            theirs = self.strongest(family, victim, family.theirs, screening)
+            theirs = self.strongest(family, victim, [f"--{each}" for each in family.theirs.split("|")], screening)
             ours = self.strongest(family, victim, family.ours, screening)
             with self.aggressor(family, ours) as first, self.aggressor(family, theirs) as other:
                 losses = measure(family, victim, {str(ours): first, str(theirs): other}, blocks, 7, self.intensity)
@@ -366,35 +322,32 @@ def stressors() -> list[Kernel]:
     return [Kernel(name, special.get(name, DISK_FILE if name.startswith("disk-") else {})) for name in names]
 
 
-def main() -> None:
-    names = [*(family.name for family in FAMILIES), LINEARITY]
-    options = arguments(
-        __doc__ or "", names, {"quarter": "our stressors press at a quarter of the intensity"}, needs=("stress-ng",)
-    )
+@bench(
+    parts=[*(family.name for family in FAMILIES), LINEARITY],
+    plants={"quarter": "our stressors press at a quarter of the intensity"},
+    needs=("stress-ng",),
+)
+def main(options: Options) -> Outcome:
     families = [f for f in FAMILIES if f.name in ("cpu, same core", "memory bandwidth")] if options.quick else FAMILIES
     screening, blocks, seconds, rounds = (3, 28, 0.05, 4) if options.quick else (20, 120, 0.12, 5)
     if options.only:
         families = [family for family in FAMILIES if family.name in options.only]
     paced = [k for k in stressors() if not options.quick or k.name in QUICK]
     paced = [] if options.only and LINEARITY not in options.only else paced
-    reap()
-    label = Label.create("harm", WORK_ROOT)
-    bench = Bench(label, PLANTED if options.plant else 1.0)
     # Of the ratio's lower end, value and upper end.
     judged = 2 if options.quick else 1
-    try:
+    with work("harm") as label:
+        trials = Trials(label, PLANTED if options.plant else 1.0)
 
         def ratio_of(family: Family) -> tuple[float, float, float]:
             return undisturbed(
-                lambda: bench.family(family, screening, blocks), lambda ratio: bool(ratio[judged] >= RATIO_LEAST)
+                lambda: trials.family(family, screening, blocks), lambda ratio: bool(ratio[judged] >= RATIO_LEAST)
             )
 
         ratios = {family.name: ratio_of(family) for family in families}
         if paced:
             print("rate against intensity, 0.1 to 1.0:", flush=True)
-        r2 = {kernel.name: bench.linearity(kernel, seconds, rounds, seed) for seed, kernel in enumerate(paced)}
-    finally:
-        reaper.clean(label)
+        r2 = {kernel.name: trials.linearity(kernel, seconds, rounds, seed) for seed, kernel in enumerate(paced)}
     weak = [f"{name} {ratio[1]:.2f}" for name, ratio in ratios.items() if not ratio[judged] >= RATIO_LEAST]
     least_r2 = R2_LEAST_QUICK if options.quick else R2_LEAST
     crooked = [f"{name} {value:.4f}" for name, value in r2.items() if not value >= least_r2]
@@ -410,7 +363,7 @@ def main() -> None:
     figures += [f"below: {', '.join(names)}" for names in (weak, crooked) if names]
     straight = not crooked and all(map(math.isfinite, r2.values()))
     parts = {LINEARITY: (f"R² ≥ {min(r2.values()):.4f} for {len(r2)} stressors", straight)} if r2 else {}
-    conclude("harm", "; ".join(figures), met=not weak and straight, parts=parts)
+    return Outcome("; ".join(figures), not weak and straight, parts)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import arguments, conclude, measure
+from common import measure
+from frame import Options, Outcome, bench
 from honesty_simulation import carry_over_table, coverage_table
 
 VICTIMS = {
@@ -48,8 +49,8 @@ def null_cells(victim: str, seconds: float, seed: int, aggressor: dict[str, Any]
     ]
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"press": "null aggressors compute on the victim's CPU"})
+@bench(plants={"press": "null aggressors compute on the victim's CPU"})
+def main(options: Options) -> Outcome:
     runs, seconds, allowed = (4, 8.0, 0.15) if options.quick else (22, 15.0, 0.08)
     victims = list(VICTIMS)
     cells: list[tuple[float, float, float]] = []
@@ -75,7 +76,7 @@ def main() -> None:
     figure = f"{share:.1%} of {len(cells)} null cells on this host exclude no effect; simulated coverage {covered}"
     simulated = f"{covered} over {len(rows)} cases; carry-over reported in at least {least:.1%} of runs"
     parts = {"simulation": (simulated, honest)}
-    conclude("honesty", figure, met=share <= allowed and honest and len(cells) >= runs * CELLS, parts=parts)
+    return Outcome(figure, share <= allowed and honest and len(cells) >= runs * CELLS, parts)
 
 
 if __name__ == "__main__":

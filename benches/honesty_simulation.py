@@ -1,9 +1,9 @@
-"""Does a 95 % interval cover 95 times in 100? By simulation, for noise like a host's and worse; prints a table.
+"""Does a 95 % interval cover 95 times in 100? By simulation, for noise like a host's and worse.
 
-`--quick` uses fewer replications. The promise begins at 150 blocks, for every noise. It holds under sequential stopping
-too, whether the requested precision is reached early (what 200 blocks give) or later (400). Exits 0 if every such cell
-of the table lies within 93 to 97 %, allowing for the simulation's own chance (two standard errors). What fewer blocks
-give is shown beside.
+The promise begins at 150 blocks, for every noise. It holds under sequential stopping too, whether the requested
+precision is reached early (what 200 blocks give) or later (400). Every such cell of the table must lie within 93 to
+97 %, allowing for the simulation's own chance (two standard errors). What fewer blocks give is shown beside. honesty.py
+judges it.
 
 Neighbours may also take a share of their loss from the slots after their own, in blocks of three treatments and of
 eight. Coverage is promised if this lasts one slot, and in blocks of eight also if it lasts two or three and is at most
@@ -14,9 +14,7 @@ loss that estimates miss.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -375,51 +373,3 @@ def _sequential(noise: Noise, usual: int, replications: int, random: np.random.G
             break
     share, error = float(covered.mean()), float(errors.mean())
     return Row(noise.name, usual, True, share, float(width.mean()), replications, error, noise.covers)
-
-
-def _of(noise: Noise, rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.noise == noise.name]
-
-
-def _column(row: Row) -> str:
-    return f"stopped {row.blocks}" if row.stopped else str(row.blocks)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer replications")
-    quick = parser.parse_args().quick
-    rows, reports = coverage_table(quick=quick), carry_over_table(quick=quick)
-    show(rows, reports)
-    promised = [row for row in rows if row.promised]
-    low, high = (100 * pick(row.coverage for row in promised) for pick in (min, max))
-    failed = [row for row in promised if not row.honest]
-    for row in failed:
-        print(f"outside 93 to 97 %: {row.noise}, {_column(row)}: {100 * row.coverage:.1f} %")
-    wrong = [report for report in reports if not report.right]
-    for report in wrong:
-        print(f"carry-over reported in {report.share:.1%} of runs of {report.blocks} blocks: {report.noise}")
-    print(
-        f"coverage of 95 % intervals from {PROMISED} blocks on: {low:.1f} to {high:.1f} %, {len(promised)} situations"
-    )
-    return 1 if failed or wrong else 0
-
-
-def show(rows: list[Row], reports: Sequence[Report]) -> None:
-    """Two tables: coverage for each noise, and what after-effects do."""
-    print(f"{'coverage in %, by blocks':<30}" + "".join(f"{_column(row):>13}" for row in _of(NOISES[0], rows)))
-    for noise in NOISES:
-        print(f"{noise.name:<30}" + "".join(f"{100 * row.coverage:>13.1f}" for row in _of(noise, rows)))
-    columns = "".join(f"{n:>7}" for n in AFTER_BLOCKS)
-    title = f"reported at {PROMISED}, {REPORTED_FROM}"
-    print(f"\n{'coverage in %, by blocks':<36}{columns}   promised   loss missed   {title}")
-    for noise in AFTER:
-        own = _of(noise, rows)
-        covered = "".join(f"{100 * row.coverage:>7.1f}" for row in own)
-        missed = own[-1].error / (1 - noise.truth)
-        shares = ", ".join(f"{report.share:.1%}" for report in reports if report.noise == noise.name)
-        print(f"{noise.name:<36}{covered}{'yes' if noise.covers else 'no':>11}{missed:>14.1%}   {shares:>{len(title)}}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

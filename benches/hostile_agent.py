@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 from unittest import mock
 
-from common import arguments, conclude, spoilt_python
+from common import spoilt_python
+from frame import Options, Outcome, bench
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.inbox import Inbox
@@ -73,7 +74,7 @@ class Agent:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ended:
     """What is wrong with how a case went, if anything, and what it took."""
 
     name: str
@@ -139,7 +140,7 @@ def reason(client: AgentClient, bytes_: int = 0) -> str:
     return "answered"
 
 
-def controller_case(case: Agent) -> Outcome:
+def controller_case(case: Agent) -> Ended:
     """Two requests that wait at once and one that comes later."""
     before, begun = rss_mib(), time.monotonic()
     inbox = Inbox()
@@ -168,7 +169,7 @@ def controller_case(case: Agent) -> Outcome:
     wrong += [f"threads left: {left}"] if left else []
     grown = rss_mib() - before
     wrong += [f"{grown:.0f} MiB"] if grown > CONTROLLER_MIB else []
-    return Outcome(case.name, "; ".join(wrong), seconds, grown)
+    return Ended(case.name, "; ".join(wrong), seconds, grown)
 
 
 STANDS_STILL = """
@@ -186,7 +187,7 @@ while line := sys.stdin.readline():
 """
 
 
-def standing_time(_: object) -> Outcome:
+def standing_time(_: object) -> Ended:
     """A relay that speaks all the time and tells a time that never advances."""
     before, begun, said = rss_mib(), time.monotonic(), "nothing"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
@@ -205,7 +206,7 @@ def standing_time(_: object) -> Outcome:
                 said = str(error)
     seconds = time.monotonic() - begun
     wrong = "" if "sent nothing for" in said and seconds < LIMIT_S else f"it said {said!r} after {seconds:.0f} s"
-    return Outcome("a time that never advances", wrong, seconds, rss_mib() - before)
+    return Ended("a time that never advances", wrong, seconds, rss_mib() - before)
 
 
 class Wire:
@@ -279,7 +280,7 @@ class Wire:
         return ""
 
 
-def agent_case(name: str, lines: Callable[[], bytes], said: str, *options: str) -> Outcome:
+def agent_case(name: str, lines: Callable[[], bytes], said: str, *options: str) -> Ended:
     """A line that must be refused by name, and an agent that goes on, or ends."""
     begun = time.monotonic()
     wire = Wire(*options)
@@ -291,7 +292,7 @@ def agent_case(name: str, lines: Callable[[], bytes], said: str, *options: str) 
     wrong += [f"{mib:.0f} MiB"] if mib > AGENT_MIB else []
     wrong += [f"{seconds:.1f} s"] if seconds > LIMIT_S else []
     wrong += [ended] if (ended := wire.end()) else []
-    return Outcome(name, "; ".join(wrong), seconds, mib)
+    return Ended(name, "; ".join(wrong), seconds, mib)
 
 
 def request(method: str, params: str) -> bytes:
@@ -303,7 +304,7 @@ def start(**more: Any) -> str:
     return json.dumps(work | more)
 
 
-def refusals() -> Iterator[Outcome]:
+def refusals() -> Iterator[Ended]:
     """Requests that no controller sends."""
     cases: list[tuple[str, Callable[[], bytes], str, tuple[str, ...]]] = [
         ("nested request", lambda: request("clock", "[" * 500_000 + "]" * 500_000), "recursion limit", ()),
@@ -325,7 +326,7 @@ def refusals() -> Iterator[Outcome]:
         yield agent_case(name, lines, said, *options)
 
 
-def asks_and_never_reads(seconds: float) -> Outcome:
+def asks_and_never_reads(seconds: float) -> Ended:
     """Requests without end, none of whose answers is read."""
     wire, begun = Wire(), time.monotonic()
     over = threading.Event()
@@ -348,10 +349,10 @@ def asks_and_never_reads(seconds: float) -> Outcome:
     wire.process.wait()
     stuck.join(10)
     wrong = f"{mib:.0f} MiB" if mib > AGENT_MIB else ""
-    return Outcome("it asks and never reads", wrong, time.monotonic() - begun, mib)
+    return Ended("it asks and never reads", wrong, time.monotonic() - begun, mib)
 
 
-def stopped_controller(seconds: float) -> Outcome:
+def stopped_controller(seconds: float) -> Ended:
     """Nobody reads while all that can be sent is produced; then somebody does."""
     wire, begun = Wire(), time.monotonic()
     wire.ask(1, "workload.start", **json.loads(start(id="p", pace="flat_out", slice_ns=1, threads=2)))
@@ -376,16 +377,16 @@ def stopped_controller(seconds: float) -> Outcome:
     wrong = [] if {"slices", "output"} <= lost.keys() else [f"only {sorted(lost)} were reported as dropped"]
     wrong += [f"{mib:.0f} MiB"] if mib > AGENT_MIB else []
     wrong += [ended] if (ended := wire.end()) else []
-    return Outcome("a controller that is stopped", "; ".join(wrong), time.monotonic() - begun, mib)
+    return Ended("a controller that is stopped", "; ".join(wrong), time.monotonic() - begun, mib)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"mute": "errors of agents that do not say what happened"})
+@bench(plants={"mute": "errors of agents that do not say what happened"})
+def main(options: Options) -> Outcome:
     with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-        judge(quick=options.quick)
+        return judge(quick=options.quick)
 
 
-def judge(*, quick: bool) -> None:
+def judge(*, quick: bool) -> Outcome:
     # A new process for each, so that its memory is its own.
     with multiprocessing.get_context("spawn").Pool(3, maxtasksperchild=1) as pool:
         far = pool.apply_async(standing_time, (None,))
@@ -402,7 +403,7 @@ def judge(*, quick: bool) -> None:
         f"{max(outcome.seconds for outcome in of_controller):.0f} s; at most {most[0]:.0f} MiB more in the controller, "
         f"{most[1]:.0f} MiB in the agent"
     )
-    conclude("hostile-agent", figure, met=good == len(everything))
+    return Outcome(figure, good == len(everything))
 
 
 if __name__ == "__main__":

@@ -29,16 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude, in_parts
+import guards
+from frame import Options, Outcome, bench, in_parts
 from hostile import CANNOT
 from partywall.errors import CapabilityError
-from partywall.guard.document import Policy
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
-from partywall.guard.measure.run import Kept, keep
+from partywall.guard.measure.run import Kept
 from partywall.host.label import Label
 from partywall.sandbox.lab import Counted, Lab, ip, lacking, sender
-from partywall.study.promises.lab import policy
 
 HOSTILE = "hostile"
 LINK, WIRE = "95Mbit/s", "110mbit"
@@ -152,7 +149,7 @@ def hostile_lab() -> Iterator[HostileLab]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Tried:
     """kept: the least part of its guarantee that a neighbour got; over: the fullest second, over what may pass."""
 
     kept: float
@@ -162,11 +159,10 @@ class Outcome:
     latest: str
 
 
-def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Outcome | None:
+def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Tried | None:
     """None if the kernel does not let the tenant try. whole_bps: what the policy guarantees the neighbour `whole`."""
     ceilings = dict.fromkeys(GUARANTEED_BPS, CEILING_BPS) | {HOSTILE: ATTACKS[attack].ceiling_bps}
-    kept_policy = Policy.model_validate(policy(made, vifs(ceilings[HOSTILE], whole_bps), LINK))
-    with keep(flatten(kept_policy, resolve(kept_policy))) as kept:
+    with guards.guarded(made, vifs(ceilings[HOSTILE], whole_bps), LINK) as kept:
         with contextlib.ExitStack() as senders:
             for name, bytes_ in BYTES.items():
                 on_link = bytes_ + (FRAGMENT_HEADERS if name == "parts" else 0)
@@ -193,7 +189,7 @@ def tried(made: HostileLab, attack: str, seconds: float, whole_bps: float) -> Ou
     findings: dict[str, int] = {}
     for _, kind, _ in notes:
         findings[kind] = findings.get(kind, 0) + 1
-    return Outcome(kept_part, over, delivered, findings, notes[-1][2] if notes else "")
+    return Tried(kept_part, over, delivered, findings, notes[-1][2] if notes else "")
 
 
 def reports(kept: Kept) -> Iterator[tuple[tuple[str, str, str], ...]]:
@@ -203,15 +199,9 @@ def reports(kept: Kept) -> Iterator[tuple[tuple[str, str, str], ...]]:
 
 def fullest(readings: list[Counted], name: str, ceiling_bps: float) -> float:
     """The most that was delivered in a second, over what may pass in it."""
-    most = 0.0
-    for at, begun in enumerate(readings):
-        ended = next((later for later in readings[at + 1 :] if later.at_ns - begun.at_ns >= 1e9), None)
-        if ended is None:
-            break
-        seconds = (ended.at_ns - begun.at_ns) / 1e9
-        allowed = ceiling_bps * (1.02 * seconds + BURST_S + HOLD_S) + 8 * LARGEST
-        most = max(most, (ended.bytes[name] - begun.bytes[name]) * 8 / allowed)
-    return most
+    return guards.fullest(
+        readings, name, 1e9, lambda bits, s: bits / (ceiling_bps * (1.02 * s + BURST_S + HOLD_S) + 8 * LARGEST)
+    )
 
 
 def part(attack: str, seconds: float, whole_bps: float) -> dict[str, Any] | None:
@@ -228,14 +218,13 @@ def part(attack: str, seconds: float, whole_bps: float) -> dict[str, Any] | None
     return asdict(outcome)
 
 
-def main() -> None:
-    plants = {"half": "the kernel guarantees a neighbour half of its due"}
-    options = arguments(__doc__ or "", plants=plants, folder=True)
+@bench(plants={"half": "the kernel guarantees a neighbour half of its due"}, folder=True)
+def main(options: Options) -> Outcome:
     seconds = 5.0 if options.quick else 60.0
     kernel_bps = GUARANTEED_BPS["whole"] / (2 if options.plant else 1)
     attacks = [name for name, attack in ATTACKS.items() if attack.short or not options.quick]
     every = in_parts({attack: partial(part, attack, seconds, kernel_bps) for attack in attacks}, options)
-    by_attack = {attack: Outcome(**outcome) for attack, outcome in every.items() if outcome is not None}
+    by_attack = {attack: Tried(**outcome) for attack, outcome in every.items() if outcome is not None}
     wrong = []
     for attack, outcome in by_attack.items():
         kinds, wanted = set(outcome.findings), ATTACKS[attack]
@@ -248,7 +237,7 @@ def main() -> None:
     figure += f"; the guard's findings are wrong for {', '.join(wrong)}" if wrong else "; every bypass was found"
     if untried := sorted(set(every) - set(by_attack)):
         figure += f"; the kernel does not permit {', '.join(untried)}"
-    conclude("hostile-tenant", figure, met=kept >= 0.99 and over <= 1 and not wrong)
+    return Outcome(figure, kept >= 0.99 and over <= 1 and not wrong)
 
 
 if __name__ == "__main__":

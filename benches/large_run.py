@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from common import Parser, conclude
+from frame import Options, Outcome, bench
 from partywall.core import here
 from partywall.model.plan import Plan, Slot, Trial
 from partywall.model.scenario import Scenario
@@ -250,18 +250,16 @@ def measured(folder: Path, blocks: int, plant: str | None) -> Figures:
     )
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS)
-    parser.add_argument("--blocks", type=int, default=BLOCKS, help="how many")
-    options = parser.parse_args()
+@bench(plants=PLANTS, more={"--blocks": {"type": int, "default": BLOCKS, "help": "how many"}})
+def main(options: Options) -> Outcome:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         blocks = QUICK_BLOCKS if options.quick else options.blocks
         tiny = measured(Path(folder), TINY_BLOCKS, options.plant) if options.quick else None
         figures = measured(Path(folder), blocks, options.plant)
-    judge(figures, tiny, blocks)
+    return judge(figures, tiny, blocks)
 
 
-def judge(figures: Figures, tiny: Figures | None, blocks: int) -> None:
+def judge(figures: Figures, tiny: Figures | None, blocks: int) -> Outcome:
     share = QUICK_SHARE if tiny else 1.0
     base = (tiny.report.seconds, tiny.peak_bytes, tiny.resume_s) if tiny else (0.0, 0, 0.0)
     allowed = [first + share * bar for first, bar in zip(base, (REPORT_S, REPORT_BYTES, RESUME_S), strict=True)]
@@ -277,10 +275,8 @@ def judge(figures: Figures, tiny: Figures | None, blocks: int) -> None:
         f"{page}; resume begins in {figures.resume_s:.1f} s (allowed {allowed[2]:.1f})"
     )
     met = all(value <= bar for value, bar in zip(reached, allowed, strict=True))
-    conclude(
-        "large_run",
-        figure,
-        met=met and figures.page_bytes <= PAGE_BYTES and (figures.page_s is None or figures.page_s <= PAGE_S),
+    return Outcome(
+        figure, met and figures.page_bytes <= PAGE_BYTES and (figures.page_s is None or figures.page_s <= PAGE_S)
     )
 
 

@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from common import Parser, conclude, in_parts, measure
-from partywall.core.stats.estimate import Outcome
+from common import measure
+from frame import Options, Outcome, bench, in_parts
+from partywall.core.stats import estimate
 from partywall.sandbox.container import Container
 
 Part = dict[str, Any]
@@ -106,10 +107,8 @@ def outcome(limit: float, factor: float, seed: int, seconds: int) -> Part:
     return {"factor": factor, "outcome": verdict.outcome.value}
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS, folder=True)
-    parser.add_argument("--runs", type=int, default=RUNS, help="runs of each limit")
-    options = parser.parse_args()
+@bench(plants=PLANTS, folder=True, more={"--runs": {"type": int, "default": RUNS, "help": "runs of each limit"}})
+def main(options: Options) -> Outcome:
     cases = [(LIMITS[0], 1.0, 1), (LIMITS[0], WRONG[1], 1)] if options.quick else [
         (limit, factor, run)
         for run, limit in itertools.product(range(1, options.runs + 1), LIMITS)
@@ -125,11 +124,11 @@ def main() -> None:
     false = Counter(part["outcome"] for part in results if part["factor"] != 1)
     figure = f"of {true.total()} runs with true limits {said(true)}; of {false.total()} wrong by a tenth {said(false)}"
     met = not true["violated"] and true["holds"] > 0 and false["violated"] == false.total()
-    conclude("limit_truth", figure, met=met)
+    return Outcome(figure, met)
 
 
 def said(outcomes: Counter[str]) -> str:
-    return ", ".join(f"{outcomes[each.value]} {each.value}" for each in Outcome)
+    return ", ".join(f"{outcomes[each.value]} {each.value}" for each in estimate.Outcome)
 
 
 if __name__ == "__main__":

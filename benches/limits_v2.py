@@ -10,16 +10,16 @@ by the CPU time that the kernel accounted to the container; the text says which.
 
 from __future__ import annotations
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from stock import PLANTS, on_host
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS, unjudged="disk and memory")
+@bench(plants=PLANTS, unjudged="disk and memory")
+def main(options: Options) -> Outcome:
     check = "limits-short" if options.quick else "limits-full"
     results = on_host("debian-13", check, plant=options.plant)
     result = results[check]
-    conclude("limits-v2", f"{result['text']} (emulated)", met=result["status"] == "works")
+    return Outcome(f"{result['text']} (emulated)", result["status"] == "works")
 
 
 if __name__ == "__main__":

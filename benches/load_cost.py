@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common import Ratio, arguments, busy_cpu, conclude, idle_s
+from common import Ratio, busy_cpu, idle_s
+from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, SERVER_CPU, load, nginx
 from partywall.load.quick import Quick, program
-from partywall.sandbox import reap
 
 CONNECTIONS = 50
 
@@ -72,12 +72,9 @@ def watched(which: Callable[[str, int], Turn], url: str, seconds: int) -> Turn:
     return Turn(turns[0].rate, turns[0].cost, idle)
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "", plants={"shared": "another program on the core of our generator"}, needs=("nginx", "wrk")
-    )
+@bench(plants={"shared": "another program on the core of our generator"}, needs=("nginx", "wrk"))
+def main(options: Options) -> Outcome:
     seconds, pairs = (2, 9) if options.quick else (4, 17)
-    reap()
     turns: list[Callable[[str, int], Turn]] = [ours, wrk]
     turns_by: dict[str, list[Turn]] = {"ours": [], "wrk": []}
     with nginx() as url:
@@ -98,7 +95,7 @@ def main() -> None:
     idle = {name: statistics.median(turn.idle for turn in turns_) for name, turns_ in turns_by.items()}
     print(f"the server's core idled {idle['ours']:.1%} of the time under our load, {idle['wrk']:.1%} under wrk's")
     figure = f"CPU a request / wrk's {cost}; requests a second / wrk's {rate}"
-    conclude("load-cost", figure, met=cost.median <= 1 <= rate.median)
+    return Outcome(figure, cost.median <= 1 <= rate.median)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from common import arguments, busy_cpu, conclude, stolen_s
+from common import busy_cpu, stolen_s
+from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, Loaded, load, nginx
 from partywall.load.health import Health, Reason
 from partywall.load.prepared import PreparedLoad
 from partywall.load.quick import Quick, program
 from partywall.load.second import FULL_S, Second
-from partywall.sandbox import cgroups, reap
+from partywall.sandbox import cgroups
 
 SECOND = 1_000_000_000
 
@@ -153,13 +154,10 @@ def show(name: str, loaded: Loaded) -> list[bool]:
     return good
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "", plants={"deaf": "lateness and throttling of the generator go unnoticed"}, needs=("nginx",)
-    )
+@bench(plants={"deaf": "lateness and throttling of the generator go unnoticed"}, needs=("nginx",))
+def main(options: Options) -> Outcome:
     deaf = mock.patch.object(PreparedLoad, "judge", return_value=Health({}))
     healthy_s, starved_s = (32, 7) if options.quick else (300, 30)
-    reap()
     with deaf if options.plant else contextlib.nullcontext(), nginx() as url:
 
         def rate(seconds: int) -> Quick:
@@ -180,7 +178,7 @@ def main() -> None:
         f"{silent} of {len(healthy)} healthy seconds have none "
         f"({len(healthy)} of {len(left)} seconds were healthy)"
     )
-    conclude("load-health", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

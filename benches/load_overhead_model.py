@@ -23,13 +23,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import arguments, busy_cpu, conclude
+from common import busy_cpu
+from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, load, nginx
 from partywall.load import plan
 from partywall.load.compiling import program
 from partywall.load.prepared import Setup
 from partywall.load.second import Timing
-from partywall.sandbox import reap
 from partywall.stats.overhead import Pair, coverage, held_out, mean_errors
 
 LEVELS_QUICK = (20, 80, 140, 200, 260)
@@ -105,15 +105,9 @@ def repeats(pairs: Sequence[Pair]) -> float:
     return statistics.fmean(errors) if errors else float("nan")
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={"shared": "another program on the core, at one number of users"},
-        unjudged="coverage",
-        needs=("nginx",),
-    )
+@bench(plants={"shared": "another program on the core, at one number of users"}, unjudged="coverage", needs=("nginx",))
+def main(options: Options) -> Outcome:
     quick = options.quick
-    reap()
     with nginx() as url:
         extent = (LEVELS_QUICK, 1, HOLD_QUICK_S) if quick else (LEVELS, ROUNDS, HOLD_S)
         pairs = measured(url, *extent, shared=140 if options.plant else None)
@@ -137,7 +131,7 @@ def main() -> None:
         f"{share:.0%} of {rounds} rounds of {len(levels)} levels inside 90 % intervals; "
         f"the container's response times are {apart:+.0%} of the process's"
     )
-    conclude("load-overhead-model", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

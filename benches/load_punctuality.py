@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from common import arguments, busy_cpu, conclude
+from common import busy_cpu
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, load, nginx
 from partywall.core.report.latency import quantiles
 from partywall.core.stats.histogram import bucket_bounds
 from partywall.load.quick import Quick, program
 from partywall.load.second import histogram
-from partywall.sandbox import reap
 
 SECOND = 1_000_000_000
 LATE_NS = 50_000
@@ -36,13 +36,12 @@ class Punctuality:
         return self.share >= 0.99 and self.counted
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "another program on the generator's core"}, needs=("nginx",))
+@bench(plants={"shared": "another program on the generator's core"}, needs=("nginx",))
+def main(options: Options) -> Outcome:
     seconds = 20 if options.quick else 60
-    reap()
     with nginx() as url:
         punctual = undisturbed(lambda: punctuality(url, seconds, shared=bool(options.plant)), lambda each: each.met)
-    conclude("load-punctuality", f"{punctual.share:.2%} of requests leave within 50 µs", met=punctual.met)
+    return Outcome(f"{punctual.share:.2%} of requests leave within 50 µs", punctual.met)
 
 
 def punctuality(url: str, seconds: int, *, shared: bool) -> Punctuality:

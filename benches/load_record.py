@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from common import PEERS, arguments, conclude
+from common import until
+from frame import PEERS, Options, Outcome, bench
+from generators import is_open
 from partywall.host import free_port
 from web_shop import Shop, shop
 
@@ -76,11 +77,7 @@ def _shop(debugging: int) -> None:
     """Does what a customer does, and closes the browser."""
     options = webdriver.ChromeOptions()
     options.debugger_address = f"127.0.0.1:{debugging}"
-    deadline = time.monotonic() + WAIT_S
-    while not _listens(debugging):
-        if time.monotonic() > deadline:
-            raise SystemExit("the browser did not start")
-        time.sleep(0.1)
+    until(lambda: is_open(debugging), WAIT_S, "the browser did not start")
     driver = webdriver.Chrome(options=options)
     _titled(driver, "Log in")
     time.sleep(PAUSE_S)
@@ -100,11 +97,6 @@ def _shop(debugging: int) -> None:
 
 def _titled(driver: WebDriver, title: str) -> None:
     WebDriverWait(driver, WAIT_S).until(lambda seen: seen.title == title)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def steps_of(part: Any) -> Iterator[dict[str, Any]]:
@@ -183,8 +175,8 @@ def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
     return document
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"fixed": "recorded values instead of variables"})
+@bench(plants={"fixed": "recorded values instead of variables"})
+def main(given: Options) -> Outcome:
     os.environ.pop("http_proxy", None)
     os.environ["PATH"] = f"{PEERS / 'proxy' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(dir="/var/tmp") as work, shop(Path(work)) as service:
@@ -203,7 +195,7 @@ def main() -> None:
         figure = (
             f"{len(CHANGING) if not lacking else 'not all'} changing values, {service.paid} paid by {USERS} users, "
         )
-        conclude("load_record", f"{figure}{errors} errors, {service.refused} refused", met=met)
+        return Outcome(f"{figure}{errors} errors, {service.refused} refused", met)
 
 
 def _planted(plan: dict[str, Any]) -> dict[str, Any]:

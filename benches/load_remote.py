@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from generators import Loaded, load
 from load_truth import SECOND, Log, Server, Span, compared, server, timing
 from machines import NEEDS, Machines, machines
@@ -35,7 +35,6 @@ from partywall.errors import PartywallError
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 from partywall.model.load_plan import Generator
-from partywall.sandbox import reap
 from partywall.sandbox.ssh import survey
 
 SERVICE = "service"
@@ -117,14 +116,15 @@ def _kill_ssh(made: Machines, name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def main() -> None:
-    plants = {
+@bench(
+    plants={
         "log": "the service logs 5 % less than each request took",
         "clock": "the service logs every request 0.2 s later than it was",
-    }
-    options = arguments(__doc__ or "", plants=plants, needs=NEEDS)
+    },
+    needs=NEEDS,
+)
+def main(options: Options) -> Outcome:
     seconds = 4 if options.quick else 16
-    reap()
     with machines((SERVICE,), AHEAD_S) as made, server(made.address(SERVICE), made.within(SERVICE)) as there:
         loads = {
             ("/fixed", "open"): ask(made, f"{there.url}/fixed", seconds, RATE),
@@ -157,7 +157,7 @@ def main() -> None:
         f"{'nothing is' if not left else f'{left} IS'} left"
     )
     met = worst <= BAR and moved <= BAR and lowest >= 0.49 and reported and not left
-    conclude("load-remote", figure, met=met)
+    return Outcome(figure, met)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,10 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, nginx
 from partywall.load.prepared import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
-from partywall.sandbox import reap
 
 SECOND = 1_000_000_000
 USERS = 20_000
@@ -69,10 +68,9 @@ class Generator(threading.Thread):
                 self.socket_bytes = max(self.socket_bytes, socket_bytes())
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"gone": "the server ends in the middle"}, needs=("nginx",))
+@bench(plants={"gone": "the server ends in the middle"}, needs=("nginx",))
+def main(options: Options) -> Outcome:
     hold_s = 15 if options.quick else 60
-    reap()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     parts = 1 if limit == resource.RLIM_INFINITY else -(-USERS // max(1, limit - 100))
     # Started one after the other, for each reaps what dead ones left before it begins.
@@ -96,7 +94,7 @@ def main() -> None:
     print(f"{most_bytes / 2**20:.0f} MiB in all, {each:.0f} bytes a user; busiest second {busiest:.0%} of the core")
     print(f"the kernel's TCP memory, both ends: {max(g.socket_bytes for g in generators) / 2**20:.0f} MiB")
     figure = f"{users} users in {most_bytes / 2**20:.0f} MiB ({each:.0f} bytes a user)"
-    conclude("load-scale", figure, met=users >= USERS and most_bytes < 2**30 and errors == 0)
+    return Outcome(figure, users >= USERS and most_bytes < 2**30 and errors == 0)
 
 
 if __name__ == "__main__":

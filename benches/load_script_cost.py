@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import PEERS, Ratio, arguments, conclude
+from common import Ratio
+from frame import PEERS, Options, Outcome, bench
 from generators import GENERATOR_CPU, load, nginx
-from partywall.sandbox import reap
 
 USERS = 50
 SHORT_S = 1
@@ -130,10 +130,9 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=path)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"work": "our users also compress 20 kB each time"}, needs=("nginx",))
+@bench(plants={"work": "our users also compress 20 kB each time"}, needs=("nginx",))
+def main(options: Options) -> Outcome:
     seconds, pairs = (2, 3) if options.quick else (6, 7)
-    reap()
     peers = {name: tool for name in BARS if (tool := find(name))}
     ratios: dict[str, list[float]] = {name: [] for name in peers}
     with nginx() as url:
@@ -149,7 +148,7 @@ def main() -> None:
         print(f"{name} is not here: make bench-setup installs it where it is available")
     figures = [f"{Ratio(ratios[name])} times {name}'s" for name in peers]
     met = all(name in peers and statistics.median(ratios[name]) >= bar for name, bar in BARS.items())
-    conclude("load-script-cost", "requests a CPU second: " + "; ".join(figures or ["no peer"]), met=met)
+    return Outcome("requests a CPU second: " + "; ".join(figures or ["no peer"]), met)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall import units
 from partywall.errors import Exit
 
@@ -98,18 +98,17 @@ def judged(url: str, users: int, seconds: int, expected_ms: int, wanted: Exit) -
     return False
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"slack": "a plan that expects a minute in place of 500 ms"})
+@bench(plants={"slack": "a plan that expects a minute in place of 500 ms"})
+def main(options: Options) -> Outcome:
     seconds = 10 if options.quick else 20
     expected_ms = 60_000 if options.plant else EXPECTED_MS
     with service() as url:
         kept = judged(url, FEW, seconds, expected_ms, Exit.HOLDS)
         violated = judged(url, MANY, seconds, expected_ms, Exit.VIOLATED)
-    conclude(
-        "load_thresholds",
+    return Outcome(
         f"{expected_ms} ms expected: {'held' if kept else 'not held'} for {FEW} user, "
         f"{'violated' if violated else 'not violated'} by {MANY}",
-        met=kept and violated,
+        kept and violated,
     )
 
 

@@ -21,12 +21,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from generators import SERVER_CPU, Loaded, load
 from partywall.core.report.latency import quantiles
 from partywall.load.quick import Quick, program
 from partywall.load.second import Timing, histogram
-from partywall.sandbox import reap
 
 AGENT = Path(__file__).parents[1] / "agent"
 SECOND = 1_000_000_000
@@ -183,10 +182,9 @@ def errors(loads: dict[str, Loaded], log: Log) -> bool:
     return right
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"log": "the server logs 5 % less than each request took"})
+@bench(plants={"log": "the server logs 5 % less than each request took"})
+def main(options: Options) -> Outcome:
     scale = 1 if options.quick else 4
-    reap()
     loads: dict[str, Loaded] = {}
     with server() as there:
         # First, for the freeze is counted from the first request.
@@ -203,7 +201,7 @@ def main() -> None:
         f"percentiles within {worst:.2%} of the server's log; the freeze {'shows' if frozen else 'FAILS'}; "
         f"errors counted {'by kind' if right else 'WRONGLY'}; {f'{len(hung)} loads HANG' if hung else 'nothing hangs'}"
     )
-    conclude("load-truth", figure, met=worst <= 0.01 and frozen and right and not hung)
+    return Outcome(figure, worst <= 0.01 and frozen and right and not hung)
 
 
 if __name__ == "__main__":

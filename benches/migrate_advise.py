@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import moves
-from common import arguments, conclude, in_parts, not_measured
+from frame import Options, Outcome, bench, in_parts
 from migrate_predict import writer
 from partywall.events import silent
 from partywall.migrate.seen import Seen
@@ -49,10 +49,8 @@ class Taken:
         return f"{self.wait_s:.3f} s of {self.move_s:.2f} s"
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"stop": "a stop before any memory is sent is advised"}, folder=True)
-    if why := moves.lacking():
-        not_measured("migrate-advise", why)
+@bench(plants={"stop": "a stop before any memory is sent is advised"}, folder=True, lacking=moves.lacking)
+def main(options: Options) -> Outcome:
     writers, goals = (QUICK_WRITERS, QUICK_GOALS_MS) if options.quick else (WRITERS, GOALS_MS)
     parts = {
         f"{name}, {goal_text(goal_ms)}": functools.partial(judged_part, goal_ms, chosen, options)
@@ -61,14 +59,13 @@ def main() -> None:
     }
     outcomes = [outcome for part in in_parts(parts, options).values() for outcome in part]
     if not outcomes:
-        conclude("migrate-advise", "nothing was advised: no calibration move was completed", met=False)
+        return Outcome("nothing was advised: no calibration move was completed", False)
     share = sum(each in ("better", "default") for each in outcomes) / len(outcomes)
     worse = outcomes.count("worse")
-    conclude(
-        "migrate-advise",
+    return Outcome(
         f"of {len(outcomes)} cases better in {outcomes.count('better')}, the default in {outcomes.count('default')}, "
         f"as good in {outcomes.count('same')}, worse beyond noise in {worse}",
-        met=share >= 0.8 and not worse,
+        share >= 0.8 and not worse,
     )
 
 

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 
 import moves
-from common import arguments, conclude, in_parts, not_measured
+from frame import Options, Outcome, bench, in_parts
 from partywall.agent.clock import Alignment
 from partywall.clock import Monotonic
 from partywall.events import silent
@@ -169,12 +169,8 @@ def outside_ms(finding: MoveFinding) -> float:
     return max(0, gap.begin_ns - move.paused_ns, move.resumed_ns - gap.end_ns) / 1e6
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "", plants={"again": "a second stop, of 20 ms, that the first one hides"}, folder=True
-    )
-    if why := moves.lacking():
-        not_measured("migrate-blackout", why)
+@bench(plants={"again": "a second stop, of 20 ms, that the first one hides"}, folder=True, lacking=moves.lacking)
+def main(options: Options) -> Outcome:
     count = 2 if options.quick else 30
     known = STOPS_MS[::2] if options.quick else STOPS_MS
     shares = (count,) if options.quick else (count // 3,) * 3
@@ -204,13 +200,12 @@ def main() -> None:
         and max(apart) <= EVENTS_MS
         and max(outside) <= EVENTS_MS
     )
-    conclude(
-        "migrate-blackout",
+    return Outcome(
         f"guest's clock within {max(off):.2f} ms of {len(stops)} stops, clients {waited:+.2f} ms ({low:+.2f} to "
         f"{high:+.2f}) beyond stops of no length, {raw:+.2f} ms without that, idle CPUs {polled}; {len(whole)} of "
         f"{count} moves whole, events and clock within {max(apart, default=0):.2f} ms, STOP and RESUME at most "
         f"{max(outside, default=0):.2f} ms outside what clients waited",
-        met=met,
+        met,
     )
 
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 import moves
-from common import arguments, conclude, in_parts, not_measured
+from frame import Options, Outcome, bench, in_parts
 from partywall.clock import Monotonic
 from partywall.core.stats.estimate import Estimate
 from partywall.migrate.move import Moved, Mover
@@ -34,11 +34,9 @@ GIVE_UP_NS = 60_000_000_000
 LEVEL = 0.95
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"slower": "watched moves get half of the bandwidth"}, folder=True)
+@bench(plants={"slower": "watched moves get half of the bandwidth"}, folder=True, lacking=moves.lacking)
+def main(options: Options) -> Outcome:
     watched = Method(bandwidth="200Mbit/s") if options.plant else Method()
-    if why := moves.lacking():
-        not_measured("migrate-cost", why)
     count = 1 if options.quick else 4
     parts = {f"part {number}": functools.partial(some_rounds, number, watched) for number in range(1, count + 1)}
     taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
@@ -47,7 +45,7 @@ def main() -> None:
             taken[way] += part[way]
     whole = sum(all(row) for row in zip(*([each["total_ns"] for each in taken[way]] for way in WAYS), strict=True))
     if whole < FEWEST:
-        conclude("migrate-cost", f"{whole} rounds have only moves that ended, which are too few", met=False)
+        return Outcome(f"{whole} rounds have only moves that ended, which are too few", False)
     ratios = {name: compared(taken, name) for name in TIMES}
     for name, (same, cost) in ratios.items():
         print(f"{name[:-3]:9} again/watched {text(same)}; watched/unwatched {text(cost)}", flush=True)
@@ -55,7 +53,7 @@ def main() -> None:
         away(cost, by_interval=options.quick) <= max(1 - same.low, same.high - 1, 0.0) for same, cost in ratios.values()
     )
     figures = "; ".join(f"{name[:-3]} {text(cost)}, A/A {text(same)}" for name, (same, cost) in ratios.items())
-    conclude("migrate-cost", f"watched by unwatched: {figures}", met=met)
+    return Outcome(f"watched by unwatched: {figures}", met)
 
 
 def some_rounds(seed: int, watched: Method) -> dict[str, list[dict[str, float]]]:

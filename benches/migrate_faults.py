@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import moves
-from common import arguments, conclude, not_measured
+from frame import Options, Outcome, bench
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.events import Broken
@@ -236,12 +236,10 @@ def client(chance: random.Random) -> Trial:
     return Trial("client", "pre-copy", delay_s, seen.move.outcome, sound, "; ".join(each.text for each in broken))
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"both": "source and destination are killed together"})
+@bench(plants={"both": "source and destination are killed together"}, lacking=moves.lacking)
+def main(options: Options) -> Outcome:
     if options.plant:
         FAULTS["destination"] = both
-    if why := moves.lacking():
-        not_measured("migrate-faults", why)
     chance = random.Random(1)
     cases = [(fault, method) for fault in FAULTS for method in METHODS]
     quick = [("destination", "pre-copy"), ("source", "pre-copy")]
@@ -258,7 +256,7 @@ def main() -> None:
             flush=True,
         )
     sound = sum(each.sound for each in trials)
-    conclude("migrate-faults", f"{sound} of {len(trials)} trials end as they should", met=sound == len(trials))
+    return Outcome(f"{sound} of {len(trials)} trials end as they should", sound == len(trials))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import moves
-from common import arguments, conclude, not_measured
+from frame import Options, Outcome, bench
 from partywall.agent.catalogue import shipped
 from partywall.core.here import this_host
 from partywall.events import silent
@@ -31,10 +31,8 @@ GUESTPERF_S = 30.0
 QUICK = ("default", "post-copy-after-1")
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"once": "one move a setting, as guestperf makes"})
-    if why := moves.lacking():
-        not_measured("migrate-guestperf", why)
+@bench(plants={"once": "one move a setting, as guestperf makes"}, lacking=moves.lacking)
+def main(options: Options) -> Outcome:
     plan = plans.load(plans.find("comparisons"), shipped())
     if options.quick:
         plan = plan.model_copy(update={"methods": {name: plan.methods[name] for name in QUICK}})
@@ -56,11 +54,10 @@ def main() -> None:
         text = f"{total.value:.2f} ± {total.interval.half_width:.2f} s" if total and total.interval else "no interval"
         print(f"{cell.method:20} {cell.outcomes} {text}; guestperf's run {their_s[-1]:.1f} s", flush=True)
     theirs = statistics.mean(their_s)
-    conclude(
-        "migrate-guestperf",
+    return Outcome(
         f"{len(plan.methods)} settings, {plan.moves} moves each, {spent_s:.1f} s a setting; guestperf {theirs:.1f} s "
         f"for one move without an interval; without an interval here: {', '.join(lacking) or 'none'}",
-        met=spent_s <= theirs and not lacking,
+        spent_s <= theirs and not lacking,
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import moves
-from common import arguments, conclude, in_parts, not_measured
+from frame import Options, Outcome, bench, in_parts
 from partywall.events import silent
 from partywall.migrate import network as networks
 from partywall.migrate.series import Series
@@ -54,19 +54,17 @@ METRICS = ("total_s", "sent_bytes", "downtime_s", "clients_s", "p99_s")
 TIME, BYTES, DOWNTIME = METRICS[:3]
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={"slower": "the link carries half after the calibration"},
-        folder=True,
-        unjudged="downtime, and whether other models are worse",
-    )
-    if why := moves.lacking():
-        not_measured("migrate-predict", why)
+@bench(
+    plants={"slower": "the link carries half after the calibration"},
+    folder=True,
+    unjudged="downtime, and whether other models are worse",
+    lacking=moves.lacking,
+)
+def main(options: Options) -> Outcome:
     chosen = QUICK if options.quick else PARTS
     parts = {name: functools.partial(moved, *part, options) for name, part in chosen.items()}
     every = in_parts(parts, options).values()
-    judge([pair for part in every for pair in beside(part)], quick=options.quick)
+    return judge([pair for part in every for pair in beside(part)], quick=options.quick)
 
 
 def moved(
@@ -126,7 +124,7 @@ def writer(rate: int, wide: int, threads: int = 1) -> dict[str, Any]:
     }
 
 
-def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> None:
+def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> Outcome:
     """Prints each move beside its prediction, and the figures of the bar."""
     ended = [(forecast, came) for forecast, came in pairs if came.move.outcome == "completed" and forecast.converges]
     right = [forecast.converges == (came.move.outcome == "completed") for forecast, came in pairs]
@@ -162,12 +160,11 @@ def judge(pairs: Sequence[tuple[Prediction, MoveFinding]], *, quick: bool) -> No
         # One move that ends does not tell which model is ahead.
         and (quick or all(errors[metric] < value for (_, metric), value in others.items()))
     )
-    conclude(
-        "migrate-predict",
+    return Outcome(
         f"{len(pairs)} moves: time {100 * errors[TIME]:.1f} %, bytes {100 * errors[BYTES]:.1f} % (median error), "
         f"downtime {p90_ms:.0f} ms (p90), intervals hold {100 * coverage:.0f} %, "
         f"ends as predicted {100 * predicted:.0f} %",
-        met=met,
+        met,
     )
 
 

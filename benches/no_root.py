@@ -31,7 +31,8 @@ from typing import Any
 
 import left_behind
 import partywall
-from common import MUTE, arguments, conclude, spoilt_python
+from common import MUTE, spoilt_python
+from frame import Options, Outcome, bench
 
 # A user that no other program of this host is: what is his was made here.
 NOBODY = 2_000_000 + os.getpid()
@@ -250,13 +251,13 @@ def served() -> http.server.ThreadingHTTPServer:
     return server
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"mute": "refusals that name no remedy"})
+@bench(plants={"mute": "refusals that name no remedy"})
+def main(options: Options) -> Outcome:
     with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-        judge(quick=options.quick)
+        return judge(quick=options.quick)
 
 
-def judge(*, quick: bool) -> None:
+def judge(*, quick: bool) -> Outcome:
     server = served()
     in_scope = in_delegated_scope()
     if in_scope:
@@ -271,7 +272,7 @@ def judge(*, quick: bool) -> None:
         passed, tried = scoped(user)
     refused = f"{sum(verdicts)} of {len(verdicts)} refusals name a remedy"
     figure = f"{sum(used) + passed} of {len(used) + tried} uses work, {refused}"
-    conclude("no root", figure, met=all(verdicts) and all(used) and passed == tried)
+    return Outcome(figure, all(verdicts) and all(used) and passed == tried)
 
 
 if __name__ == "__main__":

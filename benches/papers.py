@@ -1,15 +1,12 @@
 """Does every statement of the reproduced papers have an outcome that its data bear out, and every claim its verdict?
 
-docs/papers/ lists the papers sentence by sentence, with the numbers as printed. The short form reads files only, and
-checks for each study: the tables and figures of its file are those that the rows name; its published numbers are the
-printed ones; some form of it, with guests or without, measures both places of each claim, and the comparison of such
-measurements gives a verdict; recorded units are those of the study's file; points of a simulated meter say so; the
-pages are up to date; and each outcome on them is borne out by the recorded files, which are read here once more,
-without the code that computes outcomes. The long form carries out the shortest form of each study, with the parts that
-rows name for tables that this form leaves out. It checks that each table and figure has a measured point, unless a row
-says why it cannot, and a verdict for each claim about places that were measured. Other claims of it are listed and
-counted. It takes over an hour; with --folder it is measured study by study, and the records of the studies are kept
-there for `python -m labs.papers`.
+docs/papers/ lists the papers sentence by sentence, with the numbers as printed. Tests check that rows, numbers, units
+and pages fit each other. The short form reads files only: each outcome on the pages must be borne out by the recorded
+files, which are read here once more, without the code that computes outcomes. The long form carries out the shortest
+form of each study, with the parts that rows name for tables that this form leaves out. Each table and figure must have
+a measured point, unless a row says why it cannot, and each claim about places that were measured a verdict. Other
+claims are listed and counted. It takes over an hour; with --folder it is measured study by study, and the records of
+the studies are kept there for `python -m labs.papers`.
 
 Bars: no problem; of statements with a result at most 10 % not distinguished.
 """
@@ -21,7 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,58 +27,23 @@ from partywall.core import here
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import arguments, conclude, in_parts
+from frame import Options, Outcome, bench, in_parts
 from labs import papers as table
-from partywall.core.capability import Options
+from partywall.core import capability
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.study import Studies, StudyJob
 from partywall.model.agreement import ALIKE, Bounded, Pair, judge
-from partywall.model.paper import Beside, Claim, Measured, Paper, PaperTable, Place
+from partywall.model.paper import Beside, Paper, Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
-from partywall.testing import fake_host
 
-FEWEST_CPUS = 4
-"""A host on which every cell of every study can differ from the others."""
-LENGTHS = ("short", "long")
-BACKENDS: tuple[tuple[str, ...], ...] = ((), ("qemu",))
-"""Some places exist only if the tenants are guests."""
 EVERY_PART = ("*",)
 """Some parts are measured only if they are requested."""
 ROUNDS = 2
 FEWEST = 3
 """Blocks below which a result decides nothing."""
 MOST_UNTOLD = 0.1
-
-
-def of_rows(rows: table.PaperRows) -> Iterator[str]:
-    yield from table.problems(rows)
-    yield from table.misprinted(rows)
-
-
-def of_claims(name: str, paper: Paper) -> Iterator[str]:
-    """Claims without a verdict, if each form of the study measures what its file says."""
-    job, host = StudyJob.read(f"papers/{name}", StudyRequest()), fake_host(cpus=FEWEST_CPUS)
-    requests = [
-        StudyRequest(length=length, backends=backends, parts=EVERY_PART) for length in LENGTHS for backends in BACKENDS
-    ]
-    places = {request: job.kind.places(job.wanted, request, host) for request in requests}
-    for paper_table in paper.exhibits:
-        known = {request: names.get(paper_table.id, frozenset()) for request, names in places.items()}
-        if not any(names for request, names in known.items() if request.length == LENGTHS[-1]):
-            yield f"{name}, {paper_table.id}: no part of the {LENGTHS[-1]} form measures it"
-        every = frozenset().union(*known.values())
-        yield from (f"{name}: {problem}" for problem in _undecided(paper, paper_table, every))
-
-
-def _undecided(paper: Paper, paper_table: PaperTable, known: frozenset[Place]) -> Iterator[str]:
-    """Statements that get no verdict although all known places are measured. Values rise, so no two are alike."""
-    points = tuple(
-        Measured(series=place.series, x=place.x, value=1.0 + number, low=0.9 + number, high=1.1 + number)
-        for number, place in enumerate(sorted(known, key=str))
-    )
-    yield from undecided(Beside(paper=paper, table=paper_table, measured=points))
 
 
 def undecided(beside: Beside) -> Iterator[str]:
@@ -95,19 +57,6 @@ def undecided(beside: Beside) -> Iterator[str]:
     for bound in beside.table.bounds:
         if bound not in bounds:
             yield f"{beside.table.id}: no verdict on {bound.series}, {bound}"
-
-
-def of_results(recorded: Sequence[table.Recorded]) -> Iterator[str]:
-    """Recorded units that the studies' files no longer have, and simulated meters that do not say so."""
-    yield from table.unlike(recorded)
-    yield from table.circular(recorded)
-
-
-def of_pages(pages: Mapping[Path, str], fresh: Mapping[Path, str]) -> Iterator[str]:
-    """Pages that do not fit rows and results."""
-    for file, text in fresh.items():
-        if pages[file] != text:
-            yield f"{file.relative_to(table.ROOT)} does not fit its rows; run make generate"
 
 
 # Outcomes on the pages, borne out by the recorded files
@@ -236,7 +185,7 @@ class Carried(NamedTuple):
 def measured(name: str, rows: table.PaperRows, paper: Paper, kept_in: Path | None) -> Carried:
     """Carries out the shortest form of a study."""
     folder = (kept_in or Path(tempfile.mkdtemp(prefix="partywall-papers-", dir="/var/tmp"))) / name
-    options = Options(here.this_host(), folder, WORK_ROOT, allow_commands=False)
+    options = capability.Options(here.this_host(), folder, WORK_ROOT, allow_commands=False)
     needed = needing_hardware(rows)
     kept = Studies()
     print(f"{name}: measuring", flush=True)
@@ -287,83 +236,33 @@ def _of_measured(beside: Beside) -> Beside:
 PLANTS = {
     "status": "a page says that a statement is reproduced, and its data say otherwise",
     "exhibit": "the figure of a reproduced statement is no longer recorded",
-    "circular": "a simulated meter does not say so",
-    "unit": "the unit of a recorded figure differs from its study's file",
-    "number": "a published number differs from the printed one",
-    "row": "no row has evidence",
-    "claim": "a claim is about a place that no form measures",
     "unmeasured": "a study measures no point of a figure",
 }
 
 
 def of_fault(plant: str, rows: Sequence[table.PaperRows], pages: Mapping[Path, str]) -> list[str]:
-    """What the checks report if a fault is in rows, files or pages."""
-    first = rows[0]
-    paper = papers.load(first.studies[0])
-    checks: dict[str, Callable[[], Iterable[str]]] = {
-        "status": lambda: _of_page_fault(plant, rows, pages),
-        "exhibit": lambda: _of_page_fault(plant, rows, pages),
-        "circular": lambda: of_results([_bare(each) for each in table.results()]),
-        "unit": lambda: of_results([_swapped(each) for each in table.results()[:1]]),
-        "number": lambda: of_rows(_misprinted(first)),
-        "row": lambda: of_rows(_without_figures(first)),
-        "claim": lambda: of_claims(first.studies[0], _with_claim(paper)),
-        "unmeasured": lambda: unmeasured(Beside(paper=paper, table=paper.exhibits[0]), frozenset()),
-    }
-    return list(checks[plant]())
-
-
-def _misprinted(rows: table.PaperRows) -> table.PaperRows:
-    title, numbers = next(iter(rows.printed.items()))
-    return rows.model_copy(update={"printed": {**rows.printed, title: (numbers[0] + 1, *numbers[1:])}})
-
-
-def _without_figures(rows: table.PaperRows) -> table.PaperRows:
-    return rows.model_copy(update={"rows": tuple(row.model_copy(update={"exhibits": ()}) for row in rows.rows)})
-
-
-def _with_claim(paper: Paper) -> Paper:
-    """The same with a claim about a place that nothing measures."""
-    claim: Any = {"left": ("nobody", 1.0), "is": "larger", "than": ("nobody", 2.0)}
-    last = paper.exhibits[-1].model_copy(update={"claims": (Claim.model_validate(claim),)})
-    return paper.model_copy(update={"exhibits": (*paper.exhibits[:-1], last)})
-
-
-def _of_page_fault(plant: str, rows: Sequence[table.PaperRows], pages: Mapping[Path, str]) -> list[str]:
-    """A wrong outcome on a page, or a reproduced row whose figure is gone. Each is planted in one row of one paper."""
-    for paper in rows:
-        page, files = pages[table.ROWS / f"{paper.name}.md"], stored_files()
-        wanted = "not distinguished" if plant == "status" else "reproduced"
-        for row in paper.rows:
+    """What is reported of a planted fault: it is in one row of one paper."""
+    if plant == "unmeasured":
+        paper = papers.load(rows[0].studies[0])
+        return list(unmeasured(Beside(paper=paper, table=paper.exhibits[0]), frozenset()))
+    wanted = "not distinguished" if plant == "status" else "reproduced"
+    for paper_rows in rows:
+        page, files = pages[table.ROWS / f"{paper_rows.name}.md"], stored_files()
+        for row in paper_rows.rows:
             if not row.exhibits or outcomes(page).get(row.id) != wanted:
                 continue
             if plant == "status":
                 spoilt = re.sub(rf"(?m)^(\| {row.id} \|.*?\| \*\*)not distinguished(\*\* \|)", r"\1reproduced\2", page)
-                found = list(of_outcomes(paper, spoilt, files))
+                found = list(of_outcomes(paper_rows, spoilt, files))
             else:
                 kept = [
                     {**file, "exhibits": [each for each in file["exhibits"] if each["exhibit"] not in row.exhibits]}
                     for file in files
                 ]
-                found = [each for each in of_outcomes(paper, page, kept) if each.startswith(row.id)]
+                found = [each for each in of_outcomes(paper_rows, page, kept) if each.startswith(row.id)]
             if found:
                 return found
     return []
-
-
-def _bare(each: table.Recorded) -> table.Recorded:
-    """A result whose points do not say that their meter is simulated."""
-    shown = (
-        one.model_copy(update={"measured": tuple(p.model_copy(update={"simulated": False}) for p in one.measured)})
-        for one in each.exhibits
-    )
-    return each.model_copy(update={"exhibits": tuple(shown)})
-
-
-def _swapped(each: table.Recorded) -> table.Recorded:
-    """A result whose first figure has milliseconds for its unit."""
-    first = each.exhibits[0].model_copy(update={"unit": "time, ms of another kind"})
-    return each.model_copy(update={"exhibits": (first, *each.exhibits[1:])})
 
 
 def stored_files() -> list[dict[str, Any]]:
@@ -371,17 +270,13 @@ def stored_files() -> list[dict[str, Any]]:
     return [json.loads(file.read_text("utf-8")) for file in sorted((table.ROWS / "results").glob("*.json"))]
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants=PLANTS, folder=True, unjudged="what this host measures")
+@bench(plants=PLANTS, folder=True, unjudged="what this host measures")
+def main(given: Options) -> Outcome:
     rows = table.every()
     loaded = {name: papers.load(name) for paper in rows for name in paper.studies}
-    problems = [problem for paper in rows for problem in of_rows(paper)]
-    problems += [problem for name, paper in loaded.items() for problem in of_claims(name, paper)]
-    fresh = table.written()
-    pages = {file: file.read_text("utf-8") for file in fresh}
-    problems += [*of_results(table.results()), *of_pages(pages, fresh)]
+    pages = {file: file.read_text("utf-8") for file in table.written()}
     files = stored_files()
-    problems += [
+    problems = [
         problem for paper in rows for problem in of_outcomes(paper, pages[table.ROWS / f"{paper.name}.md"], files)
     ]
     if given.plant:
@@ -407,7 +302,7 @@ def main() -> None:
     every, untold, unrecorded = share_untold(pages, rows)
     share = f"{untold} of {every} statements with a result not distinguished, {unrecorded} not recorded"
     print(share)
-    conclude("papers", figure, met=not problems, parts={"outcomes": (share, untold <= MOST_UNTOLD * every)})
+    return Outcome(figure, not problems, {"outcomes": (share, untold <= MOST_UNTOLD * every)})
 
 
 if __name__ == "__main__":

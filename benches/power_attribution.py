@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import powers
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.core.stats.estimate import Estimate
 from partywall.model.power import Activity, Attribution, Slot
 from partywall.power import ladder
@@ -41,8 +41,8 @@ SUM_LIMIT, QUICK_SUM_LIMIT = 0.01, 0.02
 PLANTS = {"rule": "the common rule in place of the attribution", "swap": "two tenants' CPU times are swapped"}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     workers = [ladder.Worker(name, CPUS, kernel) for name, (kernel, _) in TENANTS.items()]
     with powers.rig(workers, DISPLAY) as rig:
         levels = rig.trace(learnt(2 if options.quick else 8), 0.7)
@@ -62,7 +62,7 @@ def main() -> None:
     activity = swapped(trace.activity) if options.plant == "swap" else trace.activity
     total = student([each.watts for each in together])
     shares = attributed(activity, [each.slot for each in together], model, total)
-    judge(shares, switched, options)
+    return judge(shares, switched, options)
 
 
 def learnt(blocks: int) -> list[ladder.Step]:
@@ -94,7 +94,7 @@ def attributed(activity: Sequence[Activity], slots: Sequence[Slot], model, total
     return power_shares.attribution(model, used.during(power_shares.within(activity, slots)), total)
 
 
-def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.Namespace) -> None:
+def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.Namespace) -> Outcome:
     """Prints each tenant's watts beside what was switched, and concludes."""
     limit, sum_limit = (QUICK_LIMIT, QUICK_SUM_LIMIT) if options.quick else (LIMIT, SUM_LIMIT)
     errors, others, sound = [], [], True
@@ -114,11 +114,10 @@ def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.
         )
     # The shares are scaled to the total, so the model's own sum is what can be wrong.
     gap = abs(shares.model_error if shares.model_error is not None else 1.0)
-    conclude(
-        "power-attribution",
+    return Outcome(
         f"attributed within {max(map(abs, errors)):.1%} of switched (mean {np.mean(np.abs(errors)):.1%}), sum within "
         f"{gap:.2%} of the total; common rule off by {np.mean(np.abs(others)):.0%}",
-        met=bool(sound and gap <= sum_limit and len(errors) == len(TENANTS)),
+        bool(sound and gap <= sum_limit and len(errors) == len(TENANTS)),
     )
 
 

@@ -36,8 +36,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import Parser, conclude, not_measured, spoilt_python
+from common import spoilt_python
 from cut_disk import Disk, mounted
+from frame import NotMeasured, Options, Outcome, bench
 from tests.cli.corpus import TINY
 
 PARTYWALL = (sys.executable, "-m", "partywall")
@@ -267,7 +268,7 @@ def own_mounts() -> None:
     """From here on, mounts of this process are its own, and end with it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_MOUNTS):
-        not_measured("power-cut", f"a mount namespace: {os.strerror(ctypes.get_errno())}")
+        raise NotMeasured(f"a mount namespace: {os.strerror(ctypes.get_errno())}")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
@@ -281,11 +282,11 @@ def main() -> None:
             fail()
 
 
-def fail() -> None:
+@bench(parts=list(SYSTEMS), plants=PLANTS, needs=("mount", "mkfs.ext4", "mkfs.xfs"))
+def fail(options: Options) -> Outcome:
     """Fails the power as often as the form says, and judges what is left."""
-    options = Parser(__doc__ or "", list(SYSTEMS), PLANTS, needs=("mount", "mkfs.ext4", "mkfs.xfs")).parse_args()
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        not_measured("power-cut", "it needs root and /dev/fuse")
+        raise NotMeasured("it needs root and /dev/fuse")
     own_mounts()
     chance = random.Random(7 if options.quick else time.time_ns())
     cuts, wrong, systems = 10 if options.quick else 30, [], options.only or list(SYSTEMS)
@@ -295,7 +296,7 @@ def fail() -> None:
             (folder / "disk").mkdir()
             wrong += on(system, cuts, chance, folder, options.plant)
     figure = f"{cuts} power failures on {' and on '.join(systems)}, {len(wrong)} records not as promised"
-    conclude("power-cut", figure, met=not wrong)
+    return Outcome(figure, not wrong)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.events import silent
 from partywall.host.label import Label
 from partywall.model.power import Activity, MeterFault, Reading, Slot, Timing
@@ -90,8 +90,8 @@ PLANTS = {
 SLOW_S = 1.0
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", list(SERVERS), PLANTS)
+@bench(parts=list(SERVERS), plants=PLANTS)
+def main(options: Options) -> Outcome:
     names = options.only or list(SERVERS)
     lacking = {name: why for name in names if (why := _missing(name))}
     for name, why in lacking.items():
@@ -117,11 +117,10 @@ def main() -> None:
         good = [judge(name, servers[name], readings, machine, options.plant) for name in servers]
         reported = break_all(servers, feeds, threads, options.plant)
     sound = sum(good) == len(names) and reported == len(servers) and not lacking
-    conclude(
-        "power-meters",
+    return Outcome(
         f"{sum(good)} of {len(names)} protocols read with refresh and lag within {TOLERANCE_MS:g} ms and watts within "
         f"{WATTS_TOLERANCE:.0%}; {reported} of {len(servers)} faults reported without stalling others",
-        met=sound,
+        sound,
     )
 
 

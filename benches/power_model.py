@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import powers
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.model.power import Reading, Timing
 from partywall.power import ladder
 from partywall.power.machine import Display, Machine
@@ -77,8 +77,8 @@ PLANTS = {
 }
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     workers = [ladder.Worker(f"cpu{core}", (0, 1)) for core in CORES]
     blocks, slot_s = (2, 1.1) if options.quick else (10, 2.0)
     slower = max(1.0, len(CORES) / (FREE * len(os.sched_getaffinity(0))))
@@ -109,11 +109,10 @@ def main() -> None:
         print(f"table I, {core:g} cores: {shown}")
     print(f"refresh {delays.refresh_ms}\nlag {delays.lag_ms}")
     print(f"another form (knee at {KNEE:g} cores): {of_another_form(trace, bent)}")
-    conclude(
-        "power-model",
+    return Outcome(
         f"left-out levels predicted within {fit.left_out_error:.1%} (worst {fit.worst_error:.1%}); table I within "
         f"{max(errors):.1%} in {len(errors)} rows; intervals hold {held} of {len(powers.PROFILE.points)}",
-        met=fit.left_out_error <= LEFT_OUT_LIMIT and max(errors) <= TABLE_LIMIT and held >= LEAST_HELD,
+        fit.left_out_error <= LEFT_OUT_LIMIT and max(errors) <= TABLE_LIMIT and held >= LEAST_HELD,
     )
 
 

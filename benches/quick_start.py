@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 
-from common import arguments, conclude, spoilt_python
+from common import spoilt_python
+from frame import Options, Outcome, bench
 
 PARTYWALL = [sys.executable, "-m", "partywall"]
 COMMANDS = {
@@ -36,14 +37,14 @@ def taken_s(argv: list[str]) -> float:
     return time.perf_counter() - began
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     slow = spoilt_python("import time; time.sleep(0.15)") if options.plant else contextlib.nullcontext()
     with slow:
-        judge(7 if options.quick else 25)
+        return judge(7 if options.quick else 25)
 
 
-def judge(rounds: int) -> None:
+def judge(rounds: int) -> Outcome:
     for argv, _ in COMMANDS.values():
         taken_s(argv)
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
@@ -53,7 +54,7 @@ def judge(rounds: int) -> None:
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     figure = ", ".join(f"{name} {median:.2f} s" for name, median in medians.items())
     met = all(bar is None or medians[name] <= bar for name, (_, bar) in COMMANDS.items())
-    conclude("quick-start", f"{figure} (medians of {rounds})", met=met)
+    return Outcome(f"{figure} (medians of {rounds})", met)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.host.label import VARIABLE, WORK_ROOT, state_root
 from partywall.sandbox import cgroups, networks
 
@@ -244,8 +244,8 @@ def dead_agent(folder: Path) -> str:
     return "" if named and "Traceback" not in output else f"fault dead agent: {output[-1200:]}"
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS, unjudged="whether faults are named")
+@bench(plants=PLANTS, unjudged="whether faults are named")
+def main(options: Options) -> Outcome:
     kills = 3 if options.quick else 50
     chance = random.Random(time.time_ns() if not options.quick else 7)
     subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)
@@ -259,10 +259,9 @@ def main() -> None:
         print(problem, flush=True)
     needed = 4 if ROOT else 2
     named_note = "" if options.quick else f"; {needed - len(named)} of {needed} faults named"
-    conclude(
-        "robustness",
+    return Outcome(
         f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice{named_note}",
-        met=not wrong and not named,
+        not wrong and not named,
     )
 
 

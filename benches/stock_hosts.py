@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import Parser, conclude, not_measured
+from frame import NotMeasured, Options, Outcome, bench
 from labs.hosts.catalogue import HOSTS
 from labs.hosts.lab import RECORD, Result, chosen, unexpected
 from stock import PLANTS, lab
@@ -32,11 +32,14 @@ QUICK_S = 300
 Hosts = dict[str, dict[str, dict[str, Any]]]
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS)
-    parser.add_argument("--folder", type=Path, help="keep what was checked here, and go on with what is left")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no host after this time")
-    options = parser.parse_args()
+@bench(
+    plants=PLANTS,
+    more={
+        "--folder": {"type": Path, "help": "keep what was checked here, and go on with what is left"},
+        "--minutes": {"type": float, "default": float("inf"), "help": "begin no host after this time"},
+    },
+)
+def main(options: Options) -> Outcome:
     began = time.monotonic()
     if options.quick:
         quick = ("--host", "debian-13", *(word for check in QUICK for word in ("--check", check)))
@@ -54,7 +57,7 @@ def main() -> None:
         figure += f", at commits {', '.join(commits)}"
     in_time = not options.quick or checked_s <= QUICK_S
     print(f"{time.monotonic() - began:.0f} s in all, with images and boots")
-    conclude("stock-hosts", figure, met=as_promised and in_time)
+    return Outcome(figure, as_promised and in_time)
 
 
 def _in_parts(folder: Path, seconds: float, plant: str | None) -> Hosts:
@@ -66,7 +69,7 @@ def _in_parts(folder: Path, seconds: float, plant: str | None) -> Hosts:
             lab("--host", name, plant=plant, folder=folder)
     hosts = _kept(folder)
     if left := [name for name in HOSTS if not _is_whole(name, hosts)]:
-        not_measured("stock-hosts", f"{', '.join(left)} left: run it again with --folder {folder}")
+        raise NotMeasured(f"{', '.join(left)} left: run it again with --folder {folder}")
     return hosts
 
 

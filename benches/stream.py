@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import Kernel, Resident
-from common import Ratio, arguments, conclude, interleaved
+from common import Ratio, interleaved, work
 from disturbance import undisturbed
+from frame import Options, Outcome, bench
 from partywall.agent.catalogue import shipped
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.host.label import Label
 
 BLOCK_BYTES = 64 << 20
 LOW, HIGH = 0.97, 1.03
@@ -98,23 +98,18 @@ def verdict(item: Item, ratio: Ratio, extent: Extent) -> bool:
     return met
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"factor": f"our rates times {PLANTED_FACTOR:g}"}, needs=("gcc",))
+@bench(plants={"factor": f"our rates times {PLANTED_FACTOR:g}"}, needs=("gcc",))
+def main(given: Options) -> Outcome:
     plant = PLANTED_FACTOR if given.plant else 1.0
     extent = SHORT if given.quick else LONG
-    reap()
     chosen = list(PAGES.items())[: 1 if given.quick else None]
     items = [Item(loop, title, *pages) for title, pages in chosen for loop in ("copy", "scale", "triad")]
-    label = Label.create("bench-stream", WORK_ROOT)
-    with tempfile.TemporaryDirectory() as folder:
+    with work("bench-stream") as label, tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "stream"
         source = Path(__file__).with_name("stream.c")
         subprocess.run(["gcc", "-O3", "-o", str(program), str(source)], check=True)
-        try:
-            results = [verdict(item, compared(item, label, program, extent, plant), extent) for item in items]
-        finally:
-            reaper.clean(label)
-    conclude("stream", f"{sum(results)} of {len(results)} loops within 3 % of STREAM's method", met=all(results))
+        results = [verdict(item, compared(item, label, program, extent, plant), extent) for item in items]
+    return Outcome(f"{sum(results)} of {len(results)} loops within 3 % of STREAM's method", all(results))
 
 
 if __name__ == "__main__":

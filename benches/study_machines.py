@@ -32,7 +32,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from machines import NEEDS, Machines, machines, run
 from papers import undecided_of
 from partywall import study as studies
@@ -40,7 +40,6 @@ from partywall import units
 from partywall.errors import Exit
 from partywall.model.agreement import Likeness, judge
 from partywall.model.study import StudyReport
-from partywall.sandbox import reap
 from partywall.store.study import StudyDirectory
 from partywall.study.generation.model import Observed
 
@@ -139,7 +138,7 @@ def carry_out(*, quick: bool) -> Carried:
         moved = {name: after - before[name] for name, after in taken(made).items()}
         left = made.left()
         if said.returncode != Exit.HOLDS:
-            conclude("study-machines", f"the study ended with exit code {said.returncode}", met=False)
+            return Outcome(f"the study ended with exit code {said.returncode}", False)
         record = StudyDirectory.open(out)
         observations = [Observed.model_validate(line) for line in record.observations()]
         return Carried(observations, studies.report(record), moved, is_refused, left)
@@ -162,10 +161,12 @@ def apart(carried: Carried, observations: Sequence[Observed]) -> float:
     return max(abs(by_bytes[name] - by_requests.get(name, 0.0)) for name in GENERATORS)
 
 
-def main() -> None:
-    plants = {"swapped": "the record names the first guest's machine for the physical one's"}
-    given = arguments(__doc__ or "", plants=plants, unjudged="verdicts of claims", needs=NEEDS)
-    reap()
+@bench(
+    plants={"swapped": "the record names the first guest's machine for the physical one's"},
+    unjudged="verdicts of claims",
+    needs=NEEDS,
+)
+def main(given: Options) -> Outcome:
     carried = carry_out(quick=given.quick)
     observations = [swapped(each) if given.plant else each for each in carried.observations]
     comparisons = carried.report.comparisons
@@ -186,7 +187,7 @@ def main() -> None:
         f"{'nothing is' if not carried.left else f'{carried.left} IS'} left"
     )
     met = share <= SHARE_BAR and part <= PART_BAR and clock_ns <= CLOCK_BAR_NS and carried.refused
-    conclude("study-machines", figure, met=met and not (wrong or missing or carried.left))
+    return Outcome(figure, met and not (wrong or missing or carried.left))
 
 
 if __name__ == "__main__":

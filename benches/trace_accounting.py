@@ -39,11 +39,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents import now_ns, rate, sleep_until
-from common import Ratio, arguments, conclude, not_measured
+from common import Ratio, ran_ns, work
+from frame import NotMeasured, Options, Outcome, bench
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import reap, reaper
+from partywall.host.label import Label
 from partywall.trace.hops import ask
 from partywall.trace.measure.tracing import Tracing
 from partywall.trace.record import Report, counted, merged
@@ -158,11 +158,6 @@ def _content(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""  # The process has ended.
-
-
-def ran_ns(task: Path) -> int:
-    """CPU time of a thread (Documentation/scheduler/sched-stats.rst)."""
-    return int((task / "schedstat").read_text().split()[0])
 
 
 @contextlib.contextmanager
@@ -346,35 +341,30 @@ def aligned(packets: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.split() for line in printed.splitlines())}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"lies": "the lossy hop keeps one loss to itself"})
+@bench(plants={"lies": "the lossy hop keeps one loss to itself"})
+def main(options: Options) -> Outcome:
     os.environ.update({"LOSSY_HOP_LIES": "1"} if options.plant else {})
     if os.geteuid() != 0 or shutil.which("ip") is None:
-        not_measured("trace-accounting", "needs root and iproute2 (namespaces, hooks)")
-    reap()
-    label = Label.create("trace-accounting", WORK_ROOT)
+        raise NotMeasured("needs root and iproute2 (namespaces, hooks)")
     turns, seconds, losses = (12, 0.8, LOSSES_QUICK) if options.quick else (60, 2.0, LOSSES)
-    try:
-        with network(), sink(SPACES[2], "0.0.0.0"):  # noqa: S104 - in a namespace of our own
-            kept = kept_rates(label, turns)
-            print(f"every packet recorded: {kept[EVERY]}\none in {COUNTS} recorded: {kept[COUNTS]}", flush=True)
-            wrong: list[str] = []
-            packets = 0
-            for form in FORMS:
-                unequal, report = accounts(label, seconds * 2, form)
-                seen = report.hops[0].counted_out
-                missed = sum(hop.missed for hop in report.hops)
-                print(
-                    f"accounts, one in {form} recorded: {seen} packets, {missed} records missed and counted, wrong: "
-                    f"{unequal or 'nothing'}",
-                    flush=True,
-                )
-                wrong += unequal
-                packets += seen
-                for seed, loss in zip(itertools.count(1), losses, strict=False):
-                    wrong += truth(label, loss, 1.0 if options.quick else 5.0, seed, form)
-    finally:
-        reaper.clean(label)
+    with work("trace-accounting") as label, network(), sink(SPACES[2], "0.0.0.0"):  # noqa: S104 - in a namespace of our own
+        kept = kept_rates(label, turns)
+        print(f"every packet recorded: {kept[EVERY]}\none in {COUNTS} recorded: {kept[COUNTS]}", flush=True)
+        wrong: list[str] = []
+        packets = 0
+        for form in FORMS:
+            unequal, report = accounts(label, seconds * 2, form)
+            seen = report.hops[0].counted_out
+            missed = sum(hop.missed for hop in report.hops)
+            print(
+                f"accounts, one in {form} recorded: {seen} packets, {missed} records missed and counted, wrong: "
+                f"{unequal or 'nothing'}",
+                flush=True,
+            )
+            wrong += unequal
+            packets += seen
+            for seed, loss in zip(itertools.count(1), losses, strict=False):
+                wrong += truth(label, loss, 1.0 if options.quick else 5.0, seed, form)
     speed = aligned(1_000_000 if options.quick else 3_000_000)
     print(
         f"alignment: {', '.join(f'{name} {value / 1e6:.2f} M records/s' for name, value in speed.items())}", flush=True
@@ -394,7 +384,7 @@ def main() -> None:
         ),
     }
     met = all(part_met for _, part_met in parts.values())
-    conclude("trace-accounting", figure, met=met, parts=parts)
+    return Outcome(figure, met, parts)
 
 
 if __name__ == "__main__":

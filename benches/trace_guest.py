@@ -31,11 +31,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from common import arguments, conclude, not_measured
-from guests import needed
+from frame import NotMeasured, Options, Outcome, bench
+from guests import lacking
 from partywall.agent.client import AgentClient
 from partywall.host import Host
-from partywall.sandbox import reap, switch
+from partywall.sandbox import switch
 from partywall.sandbox.lab import HEADERS, Lab, agent, ip, lab, tc
 from partywall.trace.hops import ask
 from partywall.trace.measure.tracing import Present, Tracing
@@ -222,16 +222,16 @@ def losses(whole: Report, at: int, lost: int, arrived: int, judged: Judged) -> N
         judged.wrong.append(f"{seen} seen in the guest, {arrived} handed to it")
 
 
-def main() -> None:
-    plants = {
+@bench(
+    plants={
         "rate": "the queue before the guest lets 5 % less through than it is said to",
         "loss": "the queue's count of dropped packets is one too high",
-    }
-    options = arguments(__doc__ or "", plants=plants)
+    },
+    lacking=lacking,
+)
+def main(options: Options) -> Outcome:
     if why := switch.lacking(Host.here()):
-        not_measured("trace-guest", why)
-    needed("trace-guest")
-    reap()
+        raise NotMeasured(why)
     seconds = 4.0 if options.quick else 15.0
     judged = Judged([], [])
     with lab([NAME], None, accel="tcg") as made, agent(made, f"{NAME}-sink") as sender:
@@ -248,7 +248,7 @@ def main() -> None:
         judged.wrong.append("a cost is not stated")
     stated = f"{costs[0]} ns a record here, {costs[1]} in the emulated guest, {share or 0:.2%} of the host"
     figure = f"{'; '.join(judged.figures)}; {f'WRONG: {judged.wrong}' if judged.wrong else 'losses exact'}; {stated}"
-    conclude("trace-guest", figure, met=not judged.wrong)
+    return Outcome(figure, not judged.wrong)
 
 
 def planted(path: Path, plant: str | None) -> None:
@@ -268,5 +268,5 @@ def planted(path: Path, plant: str | None) -> None:
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
-        not_measured("trace-guest", "needs root (namespaces, taps, hooks)")
+        raise NotMeasured("needs root (namespaces, taps, hooks)")
     main()

@@ -24,14 +24,15 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from common import Parser, conclude, in_parts
+from frame import Options, Outcome, bench, in_parts
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.events import silent
@@ -107,19 +108,24 @@ def _finished(path: Path) -> bool:
         return False
 
 
-def simulated(folder: Path, runs: int, plant: str | None) -> Iterator[Measured]:
+def simulated_run(content: Mapping[str, Any], host: SimulatedHost, path: Path, seed: int) -> Measured:
+    """A run of a scenario on a simulated host, recorded at a path."""
+    scenario = Scenario.model_validate({"partywall": 1, "name": "demo"} | dict(content))
+    plan = make(scenario, Topology((0, 1), ()), shipped(), seed)
+    run = RunDirectory.create(path, "", plan, FACTS)
+    label = Label("simulated", run.path / "state", run.path / "work")
+    execute(run, label, stages.decisions(plan), silent, clock=host.clock, sessions=host.session)
+    return stages.analyse(run)
+
+
+def simulated(folder: Path, runs: int, plant: str) -> Iterator[Measured]:
     """Short demos of a host whose speed wanders between runs as within them, and whose neighbours do not change."""
-    scenario = Scenario.model_validate({"partywall": 1, "name": "demo"} | SIMULATED)
     for seed in range(1, runs + 1):
         keeps = KEEPS | ({"null": 0.97} if plant == "effect" else {})
         if plant == "shift" and seed % 2:
             keeps["memory"] -= 0.1
         host = SimulatedHost(keeps, wander=0, drifts=[(0.02, 5_000_000), (0.03, 300_000_000)], seed=seed)
-        plan = make(scenario, Topology((0, 1), ()), shipped(), seed)
-        run = RunDirectory.create(folder / f"demo-{seed:02}", "", plan, FACTS)
-        label = Label("twenty", run.path / "state", run.path / "work")
-        execute(run, label, stages.decisions(plan), silent, clock=host.clock, sessions=host.session)
-        yield stages.analyse(run)
+        yield simulated_run(SIMULATED, host, folder / f"demo-{seed:02}", seed)
 
 
 def alarms(demos: Sequence[Findings]) -> tuple[Count, Count]:
@@ -191,7 +197,7 @@ def chance(runs: int, cells: int) -> float:
     return float(np.quantile(differs, LEVEL))
 
 
-def judge(runs: Sequence[Measured]) -> None:
+def judge(runs: Sequence[Measured]) -> Outcome:
     demos = [findings for _, findings in runs]
     throughput, latency = alarms(demos)
     pairs, drifted = agreement(runs)
@@ -211,22 +217,29 @@ def judge(runs: Sequence[Measured]) -> None:
         f"between runs without a stated drift, {len(differ) - len(judged)} with one"
     )
     met = throughput.share <= FAILED_MOST and not latency.share > FAILED_MOST and not judged
-    conclude("twenty_demos", figure, met=met and not pairs.judged.share > allowed)
+    return Outcome(figure, met and not pairs.judged.share > allowed)
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants=PLANTS, folder=True, unjudged="demos on this host")
-    parser.add_argument("--runs", type=int, default=RUNS, help="demos")
-    parser.add_argument("--each", metavar="SECONDS", type=float, help="budget of a demo; default: the demo's own")
-    options = parser.parse_args()
+def demos_in_parts(folder: Path, options: Options) -> list[Measured]:
+    """Demos of this host, each a part that stays in the folder."""
     each = f"{options.each:g}s" if options.each else None
+    names = [f"demo-{number:02}" for number in range(1, options.runs + 1)]
+    parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
+    return [stages.analyse(RunDirectory(folder / name)) for name in in_parts(parts, options)]
+
+
+MORE: dict[str, dict[str, Any]] = {
+    "--runs": {"type": int, "default": RUNS, "help": "demos"},
+    "--each": {"metavar": "SECONDS", "type": float, "help": "budget of a demo; default: the demo's own"},
+}
+
+
+@bench(plants=PLANTS, folder=True, unjudged="demos on this host", more=MORE)
+def main(options: Options) -> Outcome:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as passing:
         if options.quick or options.plant:
-            judge(list(simulated(Path(passing), RUNS, options.plant)))
-        folder: Path = options.folder or Path(passing)
-        names = (f"demo-{number:02}" for number in range(1, options.runs + 1))
-        parts = {name: functools.partial(demo, folder / name, seed, each) for seed, name in enumerate(names, 1)}
-        judge([stages.analyse(RunDirectory(folder / name)) for name in in_parts(parts, options)])
+            return judge(list(simulated(Path(passing), RUNS, options.plant)))
+        return judge(demos_in_parts(options.folder or Path(passing), options))
 
 
 if __name__ == "__main__":

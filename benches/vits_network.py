@@ -20,7 +20,7 @@ from unittest import mock
 
 from rich.console import Console
 
-from common import arguments, conclude, not_measured
+from frame import NotMeasured, Options, Outcome, bench
 from partywall import study
 from partywall.core import here
 from partywall.core.document.shipped import read
@@ -45,8 +45,8 @@ def losing_more() -> Iterator[None]:
         yield
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"counters": "the interfaces' counters lose 1,000 packets more"})
+@bench(plants={"counters": "the interfaces' counters lose 1,000 packets more"})
+def main(options: Options) -> Outcome:
     file = study.find(STUDY)
     kind, content = study.kind_of(file), read(file, "study")
     wanted = kind.read(content, str(file))
@@ -56,7 +56,7 @@ def main() -> None:
     try:
         kind.check(wanted, request, host, WORK_ROOT, allow_commands=False)
     except CapabilityError as error:
-        not_measured("vits-network", str(error))
+        raise NotMeasured(str(error)) from error
     with tempfile.TemporaryDirectory() as folder:
         directory = StudyDirectory.create(Path(folder) / "study", content, request, {})
         doing: list[str] = []
@@ -82,7 +82,7 @@ def main() -> None:
         f"± {widest:.3f}; {wrong} packets lost by the interfaces' counters and not by the trace, or the other way, "
         f"of {sum(traced['way']['sent'] for traced in path)}"
     )
-    conclude("vits-network", figure, met=widest <= (HALF_MOST_QUICK if options.quick else HALF_MOST) and not wrong)
+    return Outcome(figure, widest <= (HALF_MOST_QUICK if options.quick else HALF_MOST) and not wrong)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import MUTE, arguments, conclude, spoilt_python
-from guests import needed
+from common import MUTE, spoilt_python
+from frame import Options, Outcome, bench
+from guests import lacking
 from partywall.host import Host
 from partywall.sandbox.qemu import GuestKernel, root
 
@@ -188,9 +189,8 @@ def wrong_with(case: Case) -> str:
     return ""
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"mute": "errors that do not say what is wrong"})
-    needed("vm-bad-input")
+@bench(plants={"mute": "errors that do not say what is wrong"}, lacking=lacking)
+def main(options: Options) -> Outcome:
     # The quick form leaves out the cases in which a guest is started and does not come up.
     cases = [case for case in CASES if not options.quick or case.code != 5]
     wrong = 0
@@ -199,7 +199,7 @@ def main() -> None:
             problem = wrong_with(case)
         print(f"{case.name}: {problem or 'reported'}", flush=True)
         wrong += bool(problem)
-    conclude("vm-bad-input", f"{len(cases) - wrong} of {len(cases)} reported by name with a remedy", met=not wrong)
+    return Outcome(f"{len(cases) - wrong} of {len(cases)} reported by name with a remedy", not wrong)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from common import arguments, conclude, not_measured
-from guests import client, come_up, guests, needed
+from frame import NotMeasured, Options, Outcome, bench
+from guests import client, come_up, guests, lacking
 from partywall.run.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
 
@@ -69,7 +69,7 @@ class ThreadClock:
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = libc.syscall(self._SYSCALL, attribute.ljust(self._ATTRIBUTE_BYTES, b"\0"), thread, -1, -1, 0)
         if self._fd < 0:
-            not_measured("vm-clock", f"perf_event_open: {os.strerror(ctypes.get_errno())}")
+            raise NotMeasured(f"perf_event_open: {os.strerror(ctypes.get_errno())}")
         self._waited = os.open(f"/proc/{thread}/schedstat", os.O_RDONLY)
 
     def __enter__(self) -> Self:
@@ -177,10 +177,9 @@ class Look:
         return self.bound_ns + PROMPT_NS - min(ended, began)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS, lacking=lacking)
+def main(options: Options) -> Outcome:
     late_ns = PLANTED_NS.get(options.plant, 0)
-    needed("vm-clock")
     # The host watches from CPU 0; the guest has CPU 1.
     with guests(1, cpus=(1,), host_cpus=(1,)) as made:
         come_up(made)
@@ -203,7 +202,7 @@ def main() -> None:
         for _ in range(20 if options.quick else 60):
             time.sleep(0.4)
             busy.append(guest.clock_error_ns(SPAN_NS))
-    summarise(short, long, [*idle, *busy], spared=1 if options.quick else 0)
+    return summarise(short, long, [*idle, *busy], spared=1 if options.quick else 0)
 
 
 def spread(late_ns: list[int]) -> str:
@@ -211,7 +210,7 @@ def spread(late_ns: list[int]) -> str:
     return ", ".join(f"{late[int(share * (len(late) - 1))] / 1e6:+.3f}" for share in (0, 0.05, 0.5, 0.95, 1))
 
 
-def summarise(short: list[Look], long: list[Look], bounds: list[int], *, spared: int) -> None:
+def summarise(short: list[Look], long: list[Look], bounds: list[int], *, spared: int) -> Outcome:
     """The figures and the verdict. spared: pulses after each look that may seem to end too early."""
     worst = max(bounds) / 1e6
     for looks, when in ((short, "soon after a look"), (long, "long after a look")):
@@ -231,7 +230,7 @@ def summarise(short: list[Look], long: list[Look], bounds: list[int], *, spared:
         f"{middle:+.2f} ms late; {'no two' if spared else 'none'} too early, by {early:+.2f} ms; "
         f"after no look all too late, by {late:+.2f} ms"
     )
-    conclude("vm-clock", figure, met=worst <= 1 and early >= 0 and late >= 0)
+    return Outcome(figure, worst <= 1 and early >= 0 and late >= 0)
 
 
 if __name__ == "__main__":

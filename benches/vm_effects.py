@@ -20,9 +20,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from common import arguments, conclude, measure
+from common import measure
 from disturbance import undisturbed
-from guests import needed
+from frame import Options, Outcome, bench
+from guests import lacking
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Cell
@@ -45,10 +46,10 @@ WRITES = {
 }
 
 
-Outcome = tuple[dict[str, Cell], Series]
+Effects = tuple[dict[str, Cell], Series]
 
 
-def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbox: dict[str, Any] = GUEST) -> Outcome:
+def run(victim: dict[str, Any], aggressors: dict[str, Any], seconds: int, sandbox: dict[str, Any] = GUEST) -> Effects:
     """Cells by aggressor, the null one called null, and the blocks behind them."""
     content = {
         "name": "effects",
@@ -89,7 +90,7 @@ def narrow(estimate: Estimate, within: float = NARROW) -> bool:
     return estimate.low >= 1 - within and estimate.high <= 1 + within
 
 
-def more_harm(measured: Outcome, worse: str, better: str) -> Estimate | None:
+def more_harm(measured: Effects, worse: str, better: str) -> Estimate | None:
     """What the victim does beside the one over what it does beside the other."""
     cells, series = measured
     if not {worse, better} <= cells.keys():
@@ -97,7 +98,7 @@ def more_harm(measured: Outcome, worse: str, better: str) -> Estimate | None:
     return series.pair(cells[worse].treatment, cells[better].treatment).factor()
 
 
-def ordered(guests: Outcome, processes: Callable[[], Outcome], worse: str, better: str) -> bool:
+def ordered(guests: Effects, processes: Callable[[], Effects], worse: str, better: str) -> bool:
     """Whether one hurts more than the other; or else, what the same is without guests."""
     inside = more_harm(guests, worse, better)
     if inside is None:
@@ -141,19 +142,18 @@ def memory_shows(inside: dict[str, Cell], seconds: int) -> bool:
     return Warn.EMULATED in guest.warnings and hurts(process) and guest.isolation.low > process.isolation.high
 
 
-def main() -> None:
-    options = arguments(
-        __doc__ or "",
-        plants={"idle": "the neighbour on the same CPU does nothing"},
-        unjudged="memory bandwidth, and orders among the disk's effects",
-    )
+@bench(
+    plants={"idle": "the neighbour on the same CPU does nothing"},
+    unjudged="memory bandwidth, and orders among the disk's effects",
+    lacking=lacking,
+)
+def main(options: Options) -> Outcome:
     neighbour = "null" if options.plant else "integer"
-    needed("vm-effects")
     seconds = 15 if options.quick else 90
     within = NARROW_QUICK if options.quick else NARROW
     on_cpu = {"cpu": {"stressor": neighbour, "sandbox": {"cpus": "same"}}}
 
-    def calm(measured: Outcome) -> bool:
+    def calm(measured: Effects) -> bool:
         return quiet(measured[0].get("null"), within)
 
     cpu = undisturbed(lambda: run({"probe": "integer"}, on_cpu, seconds), calm)
@@ -172,12 +172,12 @@ def main() -> None:
         shown |= {"memory bandwidth, or why not": memory_shows(memory, seconds)} | orders(disk, seconds)
     said = ", ".join(f"{what}{'' if seen else ' NOT'}" for what, seen in shown.items())
     figure = f"shown: {said}; null quiet in {sum(nulls)} of {len(nulls)}"
-    conclude("vm-effects", figure, met=all(shown.values()) and all(nulls))
+    return Outcome(figure, all(shown.values()) and all(nulls))
 
 
-def orders(disk: Outcome, seconds: int) -> dict[str, bool]:
+def orders(disk: Effects, seconds: int) -> dict[str, bool]:
     @functools.cache
-    def outside() -> Outcome:
+    def outside() -> Effects:
         return run(DISK, WRITES, 2 * seconds, {"backend": "process"})
 
     return {

@@ -14,8 +14,8 @@ import subprocess
 import time
 
 import robustness
-from common import arguments, conclude
-from guests import needed
+from frame import Options, Outcome, bench
+from guests import lacking
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.sandbox import switch
@@ -36,9 +36,8 @@ def shared_root() -> root.RootImage | None:
         return None
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=robustness.PLANTS)
-    needed("vm-kill")
+@bench(plants=robustness.PLANTS, lacking=lacking)
+def main(options: Options) -> Outcome:
     kills = 1 if options.quick else 20
     chance = random.Random(7 if options.quick else time.time_ns())
     robustness.BACKEND, robustness.NAME = "qemu", "vm-kill-run"
@@ -58,7 +57,7 @@ def main() -> None:
     if image and image.file.stat().st_mtime_ns != before:
         wrong.append("the root image was written to")
     figure = f"{kills - len(wrong)} of {kills} kills left nothing and resumed to all blocks, none twice"
-    conclude("vm-kill", figure, met=not wrong)
+    return Outcome(figure, not wrong)
 
 
 if __name__ == "__main__":

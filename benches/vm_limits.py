@@ -30,9 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import arguments, busy_cpu, conclude, measure
+from common import busy_cpu, measure
 from disturbance import undisturbed
-from guests import client, needed
+from frame import Options, Outcome, bench
+from guests import client, lacking
 from partywall.core.stats.estimate import Estimate
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
@@ -264,9 +265,8 @@ def judged(limits: Sequence[float], guest: dict[float, Held]) -> bool:
     return good
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"shared": "other programs on all CPUs"})
-    needed("vm-limits")
+@bench(plants={"shared": "other programs on all CPUs"}, lacking=lacking)
+def main(options: Options) -> Outcome:
     limits, seconds = (QUICK_LIMITS, 8) if options.quick else (LIMITS, 75)
     why = idle.why_not(Host.here())
     if why:
@@ -288,7 +288,7 @@ def main() -> None:
         ", ".join(f"{held.q.value:.3f} at {limit:.0%}" for limit, held in by_limit.items())
         for by_limit in (container, guest)
     ]
-    conclude("vm-limits", f"q in a container {texts[0]}; in a guest {texts[1]}, {judgement}", met=kept)
+    return Outcome(f"q in a container {texts[0]}; in a guest {texts[1]}, {judgement}", kept)
 
 
 if __name__ == "__main__":

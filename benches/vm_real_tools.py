@@ -14,8 +14,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from common import arguments, conclude, measure, not_measured
-from guests import needed
+from common import measure
+from frame import NotMeasured, Options, Outcome, bench
+from guests import lacking
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.model.finding import Cell
@@ -71,14 +72,13 @@ def worked(cell: Cell) -> bool:
     return cell.used is not None and cell.used_off is not None and cell.used > 0.2 and cell.used_off < 0.05
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"weak": "stress-ng computes for 2 % of the time"})
-    needed("vm-real-tools")
+@bench(plants={"weak": "stress-ng computes for 2 % of the time"}, lacking=lacking)
+def main(options: Options) -> Outcome:
     began = time.monotonic()
     try:
         root.build(root.Recipe.of(PACKAGES, Host.here()), lambda text: print(text, flush=True), Host.here())
     except CapabilityError as error:
-        not_measured("vm-real-tools", str(error))
+        raise NotMeasured(str(error)) from error
     print(f"root image: {time.monotonic() - began:.1f} s", flush=True)
     evidence, findings = measure(
         scenario(quick=options.quick, stress="--cpu 1 --cpu-load 2" if options.plant else "--cpu 1")
@@ -97,7 +97,7 @@ def main() -> None:
     known = null is not None and null.isolation.high - null.isolation.low <= 2 * KNOWN
     figure = "fio in a guest was not measured" if cpu is None else f"{summary(cpu)}; {busy(cpu)}"
     read = bool(rates) and min(rates) > 0 and not findings.incomplete
-    conclude("vm-real-tools", figure, met=read and hurt and quiet and known and cpu is not None and worked(cpu))
+    return Outcome(figure, read and hurt and quiet and known and cpu is not None and worked(cpu))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import arguments, conclude, measure
-from guests import needed
+from common import measure
+from frame import Options, Outcome, bench
+from guests import lacking
 from partywall.sandbox import cgroups
 
 POINTS, POINTS_QUICK = 0.03, 0.05
@@ -46,10 +47,9 @@ def share(own: dict[str, Any], other: dict[str, Any], seconds: int) -> tuple[flo
     return (cell.isolation.value, cell.isolation.low, cell.isolation.high) if cell else None
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"less": "a reservation of 50 %, and a weight of 150"})
+@bench(plants={"less": "a reservation of 50 %, and a weight of 150"}, lacking=lacking)
+def main(options: Options) -> Outcome:
     given = LESS if options.plant else {}
-    needed("vm-shares")
     version = "version 2" if cgroups.read().is_v2 else "version 1"
     held, lines = 0, []
     points, known = (POINTS_QUICK, KNOWN_QUICK) if options.quick else (POINTS, KNOWN)
@@ -63,7 +63,7 @@ def main() -> None:
         held += abs(value - promise) <= points and (high - low) / 2 <= known
         lines.append(f"{name} kept {value:.1%}")
     print(f"measured on cgroup {version}; the other version is not mounted here and was not measured")
-    conclude("vm-shares", f"{'; '.join(lines)} (cgroup {version})", met=held == len(CASES))
+    return Outcome(f"{'; '.join(lines)} (cgroup {version})", held == len(CASES))
 
 
 if __name__ == "__main__":

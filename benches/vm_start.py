@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import arguments, conclude
-from guests import client, come_up, guests, needed
+from frame import Options, Outcome, bench
+from guests import client, come_up, guests, lacking
 from partywall.core import here
 from partywall.sandbox import Sandbox, qemu
 from partywall.sandbox.qemu import Accelerator
@@ -93,9 +93,8 @@ def falling_back(*, hanging: bool) -> FallBack:
             return FallBack(first, time.monotonic() - began, chosen)
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"stopped": "each guest is stopped for 3.5 s while it boots"})
-    needed("vm-start")
+@bench(plants={"stopped": "each guest is stopped for 3.5 s while it boots"}, lacking=lacking)
+def main(options: Options) -> Outcome:
     rounds = 2 if options.quick else 8
     alone, four = [], []
     for number in range(rounds):
@@ -113,7 +112,7 @@ def main() -> None:
     ratio = statistics.median(all_four / lone for (all_four, _), (lone, _) in zip(four, alone, strict=True))
     figure = f"one guest {lone:.2f} s from QEMU's start ({kernel:.2f} s by its own clock), four {ratio:.2f} times one"
     figure += f", accel: auto {first:.1f} s once"
-    conclude("vm-start", figure, met=lone <= 3 and ratio <= 2.5 and first <= 10 and second < 1 and dead)
+    return Outcome(figure, lone <= 3 and ratio <= 2.5 and first <= 10 and second < 1 and dead)
 
 
 if __name__ == "__main__":

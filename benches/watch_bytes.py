@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import arguments, conclude, not_measured, spoilt_python
+from common import spoilt_python
+from frame import NotMeasured, Options, Outcome, bench
 from partywall.watch.capability import Watches
 from partywall.watch.record import WatchRecord, parts
 
@@ -144,7 +145,7 @@ def watching(out: Path, tenants: list[Tenant]) -> Iterator[None]:
                 deadline = time.monotonic() + DEADLINE_S
                 while not lines.exists() or b'"span"' not in lines.read_bytes():
                     if time.monotonic() > deadline or watch.poll() is not None:
-                        not_measured(NAME, f"the watch did not begin: {log.read_text()}")
+                        raise NotMeasured(f"the watch did not begin: {log.read_text()}")
                     time.sleep(0.1)
                 yield
                 time.sleep(READ_S)
@@ -160,7 +161,7 @@ def measured(folder: Path, seed: int) -> tuple[dict[str, float], float]:
         tenants = [forker, steady]
         for each in tenants:
             if each.line() != "ready":
-                not_measured(NAME, f"{each.name} cannot write past the page cache (O_DIRECT) to {folder}")
+                raise NotMeasured(f"{each.name} cannot write past the page cache (O_DIRECT) to {folder}")
         with watching(out, tenants):
             for each in tenants:
                 each.go_on()
@@ -179,8 +180,8 @@ def _beyond(shown: int, wrote: int) -> int:
     return max(min(shown, wrote), shown - SLACK)
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(given: Options) -> Outcome:
     spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
     shown: list[float] = []
     sums: list[float] = []
@@ -194,7 +195,7 @@ def main() -> None:
         f"tenants are shown with {min(shown):.1%} to {max(shown):.1%} of what they wrote, "
         f"in all at most {max(sums):.1%} of the disks' bytes, {len(sums)} watches"
     )
-    conclude(NAME, figure, met=min(shown) >= LEAST and max(shown) <= 1 and max(sums) <= 1)
+    return Outcome(figure, min(shown) >= LEAST and max(shown) <= 1 and max(sums) <= 1)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import counted
-from common import arguments, conclude, not_measured, spoilt_python
+from common import spoilt_python
+from frame import NotMeasured, Options, Outcome, bench
 from partywall.power.activity import Process
 
 NAME = "watch_cost"
@@ -91,7 +92,7 @@ def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]
         deadline = time.monotonic() + 60
         while not (out / "events.jsonl").exists() or b'"span"' not in (out / "events.jsonl").read_bytes():
             if time.monotonic() > deadline or watch.poll() is not None:
-                not_measured(NAME, f"the watch did not begin; see {output.name}")
+                raise NotMeasured(f"the watch did not begin; see {output.name}")
             time.sleep(0.2)
         time.sleep(SETTLE_S)
         cpu, memory, first = Process(Path(f"/proc/{watch.pid}")), _memory(watch.pid), _periods(out)
@@ -100,7 +101,7 @@ def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]
         # By periods instead of by time, so that a pause of the whole machine is no saving.
         periods, spent_s, grown = _periods(out) - first, cpu() - before, _memory(watch.pid) - memory
         if periods < length_s / 2:
-            not_measured(NAME, f"the watch saw tenants in {periods} periods of {length_s:g} only; see {out}")
+            raise NotMeasured(f"the watch saw tenants in {periods} periods of {length_s:g} only; see {out}")
     return spent_s / (PERIOD_S * periods), grown
 
 
@@ -121,10 +122,8 @@ def _memory(pid: int) -> int:
     return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_"))
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants=PLANTS)
-    if why := counted.lacking():
-        not_measured(NAME, f"it needs {why}")
+@bench(plants=PLANTS, lacking=counted.lacking)
+def main(given: Options) -> Outcome:
     length_s = 30.0 if given.quick else 300.0
     spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, tenants(Path(folder)), spoilt:
@@ -136,7 +135,7 @@ def main() -> None:
         print(f"output to a {where}: {share:.3%} of a core, memory {grown / 1e6:+.1f} MB")
     share, grown = (max(result[place] for result in results.values()) for place in (0, 1))
     figure = f"{share:.2%} of a core (at most {SHARE_MAX:.1%}), memory {grown / 1e6:+.1f} MB, {TENANTS} tenants"
-    conclude(NAME, figure, met=share <= SHARE_MAX and grown <= GROWTH_MAX)
+    return Outcome(figure, share <= SHARE_MAX and grown <= GROWTH_MAX)
 
 
 if __name__ == "__main__":

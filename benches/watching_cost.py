@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common import arguments, conclude, not_measured
-from partywall.host.label import WORK_ROOT, Label
-from partywall.sandbox import Sandbox, Settings, make, reap, reaper
+from common import cpu_ns, work
+from frame import NotMeasured, Options, Outcome, bench
+from partywall.host.label import Label
+from partywall.sandbox import Sandbox, Settings, make
 from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000
@@ -33,15 +33,6 @@ READINGS = 15.0
 """A second in a run, at the most: one a slot of its long blocks, which take a third to a half of the time."""
 READ_EVERY_NS = 5_000_000
 SLOT_NS, GUARD_NS = 20_000_000, 5_000_000
-
-
-def cpu_ns(pid: int, *, but: str = "") -> int:
-    """CPU time of all threads of a process whose name does not start with `but`."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        if not but or not (task / "comm").read_text().startswith(but):
-            total += int((task / "schedstat").read_text().split()[0])
-    return total
 
 
 def start(label: Label, name: str, sink: list[dict[str, Any]], cpu: int) -> Sandbox:
@@ -105,7 +96,7 @@ def paired(treated: list[float], baseline: list[float]) -> Any:
     both = np.array([treated, baseline])
     known = both[:, np.isfinite(both).all(axis=0)]
     if 2 * known.shape[1] < both.shape[1]:
-        not_measured("watching-cost", "others had the CPU in most slots; run it while the host is idle")
+        raise NotMeasured("others had the CPU in most slots; run it while the host is idle")
     return ratio_of_means(*known)
 
 
@@ -154,17 +145,13 @@ def monitors(label: Label, pairs: int) -> tuple[Any, float]:
     return paired(rates[True], rates[False]), reading
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants={"awake": "the idle agent computes for 1 % of the time"})
+@bench(plants={"awake": "the idle agent computes for 1 % of the time"})
+def main(options: Options) -> Outcome:
     seconds, pairs = (8.0, 300) if options.quick else (30.0, 1500)
-    reap()
-    label = Label.create("watching-cost", WORK_ROOT)
-    try:
+    with work("watching-cost") as label:
         idle_share = idle(label, seconds, 0.01 if options.plant else 0.0)
         ratio, sending = slices(label, pairs)
         watched, reading = monitors(label, pairs)
-    finally:
-        reaper.clean(label)
     rarer = READ_EVERY_NS / 1e9 * READINGS
     print(f"idle agent: {idle_share:.4%} of a core over {seconds:g} s")
     print(f"slices, {FINER} times finer: rate × {ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f})")
@@ -177,7 +164,7 @@ def main() -> None:
     total = ((1 - ratio.value) + sending) / FINER + (1 - watched.value) * rarer
     margin = math.hypot(ratio.half_width / FINER, watched.half_width * rarer)
     figure = f"idle {idle_share:.4%} of a core; slices and monitors take {total:.3%} ± {margin:.3%} of the throughput"
-    conclude("watching-cost", figure, met=idle_share < 0.001 and total + margin < 0.005)
+    return Outcome(figure, idle_share < 0.001 and total + margin < 0.005)
 
 
 if __name__ == "__main__":

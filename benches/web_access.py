@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import PEERS, Parser, conclude, not_measured
+from frame import PEERS, NotMeasured, Options, Outcome, bench
 from web_site import SCENARIO, Site, browser, site, until
 
 AXE = Path(os.environ.get("AXE", PEERS / "node_modules" / "axe-core" / "axe.min.js"))
@@ -72,12 +72,13 @@ def examined(driver: Any, address: str, width: int, *, plant: bool) -> list[str]
     return violations + ([f"the page is {wide} pixels wide in a window of {width}"] if wide > width else [])
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants={"faults": "a picture without a text, and grey text on grey"})
-    parser.add_argument("--pictures", type=Path, help="folder for a picture of each page")
-    given = parser.parse_args()
+@bench(
+    plants={"faults": "a picture without a text, and grey text on grey"},
+    more={"--pictures": {"type": Path, "help": "folder for a picture of each page"}},
+)
+def main(given: Options) -> Outcome:
     if not AXE.is_file():
-        not_measured("web_access", f"axe-core is missing at {AXE}; run: make bench-setup")
+        raise NotMeasured(f"axe-core is missing at {AXE}; run: make bench-setup")
     views = (
         [(1280, False), (360, True)]
         if given.quick
@@ -100,7 +101,7 @@ def main() -> None:
                     if given.pictures:
                         given.pictures.mkdir(exist_ok=True)
                         picture(driver, given.pictures / f"{number:02}-{width}-{'dark' if dark else 'light'}.png")
-    conclude("web_access", f"{count} views of {len(paths)} pages, {len(findings)} findings", met=not findings)
+    return Outcome(f"{count} views of {len(paths)} pages, {len(findings)} findings", not findings)
 
 
 def picture(driver: Any, file: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from scipy import stats
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from web_site import SCENARIO, Site, site, until
 
 WATCHERS = 3
@@ -81,8 +81,8 @@ def measured(where: Site, key: str, budget: str, *, watched: bool, plant: bool) 
     return figures | {"A/A half-width": (null["high"] - null["low"]) / 2}, share
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"whole": "watchers that ask for whole pages all the time"})
+@bench(plants={"whole": "watchers that ask for whole pages all the time"})
+def main(given: Options) -> Outcome:
     pairs, budget, chance = (3, "5s", random.Random(1)) if given.quick else (12, "30s", random.Random(1))
     differences: dict[str, list[float]] = {}
     shares = []
@@ -109,7 +109,7 @@ def main() -> None:
     share = statistics.fmean(shares)
     effects = f"effects and A/A over {pairs} pairs {'do not differ' if met else 'differ'}"
     figure = f"{share:.2%} of a core a watcher (at most {SHARE_MAX:.1%}); {effects}"
-    conclude("web_cost", figure, met=met and share <= SHARE_MAX)
+    return Outcome(figure, met and share <= SHARE_MAX)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from web_site import Site, browser, site, until
 
 SCRIPT = "<script>window.executed=1</script><img src=x onerror=window.executed=1><svg onload=window.executed=1>"
@@ -385,8 +385,8 @@ def opened(where: Site) -> Iterator[Attack]:
             yield f"browser opens {path[:40]}", carry_out
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"attack": "an attack that succeeds"}, unjudged="attacks in a browser")
+@bench(plants={"attack": "an attack that succeeds"}, unjudged="attacks in a browser")
+def main(given: Options) -> Outcome:
     failed, count = list[str](), 0
     with site() as where:
         where.login()
@@ -410,7 +410,7 @@ def main() -> None:
     if jobs:
         failed.append(f"{len(jobs)} jobs were started")
     enough = count >= 60 or given.plant
-    conclude("web_hostile", f"{count} attacks, {len(failed)} succeeded", met=not failed and enough)
+    return Outcome(f"{count} attacks, {len(failed)} succeeded", not failed and enough)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from common import Parser, conclude
+from frame import Options, Outcome, bench
 from web_site import SCENARIO, Site, browser, site, until
 
 TABS_MAX = 120
@@ -304,10 +304,11 @@ def journeys(person: Keyboard, where: Site, *, plant: bool) -> dict[str, Callabl
     }
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants={"mistake": "the scenario keeps its mistake"})
-    parser.add_argument("--only", action="append", choices=ALL, help="this journey; may be repeated")
-    given = parser.parse_args()
+@bench(
+    plants={"mistake": "the scenario keeps its mistake"},
+    more={"--only": {"action": "append", "choices": ALL, "help": "this journey; may be repeated"}},
+)
+def main(given: Options) -> Outcome:
     began = time.monotonic()
     steps: list[str] = []
     with site() as where, browser() as driver:
@@ -332,7 +333,7 @@ def main() -> None:
     figure = (
         f"{len(steps)} journeys ({', '.join(steps)}) by keyboard alone in {spent_s:.0f} s; {wrong or 'no step failed'}"
     )
-    conclude("web_journey", f"{figure}; {len(refused)} violations of the policy", met=not wrong and not refused)
+    return Outcome(f"{figure}; {len(refused)} violations of the policy", not wrong and not refused)
 
 
 if __name__ == "__main__":

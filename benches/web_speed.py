@@ -17,7 +17,7 @@ import statistics
 import time
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from web_site import SCENARIO, Site, browser, site, until
 
 RECORDS = 2000
@@ -85,8 +85,8 @@ def big_run(where: Site) -> None:
     (path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def main() -> None:
-    given = arguments(__doc__ or "", plants={"slow": "each update half a second late"})
+@bench(plants={"slow": "each update half a second late"})
+def main(given: Options) -> Outcome:
     times = 5 if given.quick else 20
     with site() as where:
         where.login()
@@ -129,7 +129,7 @@ def main() -> None:
     print(f"first paints: {[round(each) for each in paints]} ms; matrices: {[round(each) for each in usable]} ms")
     updates = f"updates p95 {late:.0f} ms ({len(delays)} of {len(sent)} seen)"
     figure = f"folder painted in {paint:.0f} ms, 10,000 cells usable in {matrix:.0f} ms, {updates}"
-    conclude("web_speed", figure, met=paint <= 500 and matrix <= 300 and late <= 200)
+    return Outcome(figure, paint <= 500 and matrix <= 300 and late <= 200)
 
 
 if __name__ == "__main__":

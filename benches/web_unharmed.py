@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import Parser, conclude
+from frame import Options, Outcome, bench
 from web_site import SCENARIO, Site, site, until
 
 
@@ -129,10 +129,11 @@ def faults(where: Site, reader: Reader, jobs_wanted: int, attempts: int) -> Iter
         yield "the page differs after a reload"
 
 
-def main() -> None:
-    parser = Parser(__doc__ or "", plants={"keys": "requests that got no answer are sent again with new keys"})
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+@bench(
+    plants={"keys": "requests that got no answer are sent again with new keys"},
+    more={"--seed": {"type": int, "default": 1}},
+)
+def main(given: Options) -> Outcome:
     moments = 6 if given.quick else 30
     with site() as where:
         where.login()
@@ -150,7 +151,7 @@ def main() -> None:
     print(*wrong, sep="\n")
     listed = ", ".join(f"{count} × {name}" for name, count in kills.items())
     figure = f"{moments} kills ({listed}), {requests + 1} jobs, {len(reader.seen)} events: {len(wrong)} faults"
-    conclude("web_unharmed", figure, met=not wrong)
+    return Outcome(figure, not wrong)
 
 
 if __name__ == "__main__":

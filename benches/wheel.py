@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from stock import PLANTS, without_agent
 
 ROOT = Path(__file__).parents[1]
@@ -109,8 +109,8 @@ def complaints(step: Step, code: int, output: str) -> list[str]:
     return wrong + (["shows a traceback"] if "Traceback" in output else [])
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     env = {key: value for key, value in os.environ.items() if key not in OURS}
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -118,7 +118,7 @@ def main() -> None:
         build_s, code, output = timed(argv, ROOT, env)
         if code:
             print(output)
-            conclude("wheel", "it cannot be built", met=False)
+            return Outcome("it cannot be built", False)
         (wheel,) = folder.glob("*.whl")
         if options.plant:
             without_agent(wheel)
@@ -126,11 +126,11 @@ def main() -> None:
         install_s, code, output = timed(["venv/bin/pip", "install", "--quiet", wheel.name], folder, env)
         if code:
             print(output)
-            conclude("wheel", "it cannot be installed", met=False)
+            return Outcome("it cannot be installed", False)
         passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG)
         size_mib = wheel.stat().st_size / 2**20
     figure = f"built in {build_s:.1f} s ({size_mib:.1f} MiB), installed in {install_s:.0f} s, {passed} of {steps} pass"
-    conclude("wheel", figure, met=passed == steps)
+    return Outcome(figure, passed == steps)
 
 
 def use(folder: Path, env: Mapping[str, str], steps: Sequence[Step]) -> tuple[int, int]:

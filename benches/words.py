@@ -1,6 +1,6 @@
 """Can the documents be read? Line length, banned words and reading grade of every page.
 
-Reads README.md, ARCHITECTURE.md and all pages below docs/. Touches nothing and starts nothing.
+Reads README.md, ARCHITECTURE.md and all pages below docs/.
 
 * Lines: at most 120 characters. Parts that a program writes, between `<!-- NAME: written by … -->` and
   `<!-- end of NAME -->`, are left out: their generator decides on their lines.
@@ -20,8 +20,6 @@ Reads README.md, ARCHITECTURE.md and all pages below docs/. Touches nothing and 
   what failed there is not the user's input, and its cause follows. In the agent, an error needs a remedy if the request
   is at fault; what receives it names the workload or the key.
 
-Sentences above 25 words are counted too, and only reported.
-
 Bar: no line above 120 characters, no banned word in a page or in the source, no message without its form, no sentence
 above 40 words, no page above grade 11.
 """
@@ -29,14 +27,14 @@ above 40 words, no page above grade 11.
 from __future__ import annotations
 
 import ast
-import contextlib
 import io
 import re
-import tempfile
 import tokenize
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from frame import Options, Outcome, bench
 
 ROOT = Path(__file__).resolve().parents[1]
 BANNED = ROOT / "docs" / "internals" / "banned-words.txt"
@@ -48,7 +46,7 @@ RUST_SOURCES = ("agent/crates/**/*.rs",)
 CONTRACT = ("schema/agent.schema.json", "src/partywall/agent/catalogue.json")
 """Files with the names that the agent shares with others. Of the kept names, the agent may use these."""
 LONGEST_LINE = 120
-LONG_SENTENCE, LONGEST_SENTENCE = 25, 40
+LONGEST_SENTENCE = 40
 GRADE_MAX = 11.0
 
 GENERATED = re.compile(r"^<!-- ([\w ]+): written by .*?^<!-- end of \1 -->$", re.MULTILINE | re.DOTALL)
@@ -335,28 +333,17 @@ def pages(root: Path) -> Iterator[Path]:
     yield from sorted((root / "docs").rglob("*.md"))
 
 
-def check(root: Path, listed: Sequence[str]) -> tuple[str, bool]:
-    """Prints what is wrong, and a line a page; returns the figure, and whether the bar is met."""
-    faults, grades = 0, {}
+def check(root: Path, listed: Sequence[str], more: str = "") -> list[str]:
+    """What is wrong with the documents, each with its page and line. more: planted at the end of each page."""
+    faults = []
     for page in pages(root):
-        name, text = str(page.relative_to(root)), page.read_text("utf-8")
-        grades[name] = grade(text)
-        for fault in [*long_lines(text), *banned(text, listed)]:
-            faults += 1
-            print(f"{name}:{fault.line}: {fault.text}")
-        lengths = [len(WORD.findall(part)) for part in sentences(text)]
-        for part, length in zip(sentences(text), lengths, strict=True):
-            if length > LONGEST_SENTENCE:
-                faults += 1
-                print(f"{name}: a sentence of {length} words: {' '.join(part.split())[:60]} …")
-        long = sum(length > LONG_SENTENCE for length in lengths)
-        print(
-            f"{name}: {len(text.splitlines())} lines, grade {grades[name]:.1f}, "
-            f"{long} of {len(lengths)} sentences above {LONG_SENTENCE} words"
-        )
-    hardest = max(grades, key=lambda name: grades[name])
-    figure = f"{len(grades)} pages, {faults} faults, highest grade {grades[hardest]:.1f} ({hardest})"
-    return figure, not faults and grades[hardest] <= GRADE_MAX
+        name, text = str(page.relative_to(root)), page.read_text("utf-8") + more
+        faults += [f"{name}:{fault.line}: {fault.text}" for fault in [*long_lines(text), *banned(text, listed)]]
+        long = [part for part in sentences(text) if len(WORD.findall(part)) > LONGEST_SENTENCE]
+        faults += [f"{name}: over {LONGEST_SENTENCE} words: {' '.join(part.split())[:60]} …" for part in long]
+        if grade(text) > GRADE_MAX:
+            faults.append(f"{name}: grade {grade(text):.1f}")
+    return faults
 
 
 def _files(root: Path, patterns: Sequence[str]) -> list[Path]:
@@ -365,9 +352,9 @@ def _files(root: Path, patterns: Sequence[str]) -> list[Path]:
     return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(root).parts))
 
 
-def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> int:
-    """Prints every banned word and every formless message of the source; returns how many there are."""
-    count = 0
+def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> list[str]:
+    """Every banned word and every formless message of the source, each with its place."""
+    places = []
     contract = "".join((root / file).read_text("utf-8") for file in CONTRACT if (root / file).exists())
     wire_names = [name for name in kept if f'"{name}"' in contract]
     for file in _files(root, SOURCES + RUST_SOURCES):
@@ -376,34 +363,20 @@ def check_source(root: Path, listed: Sequence[str], kept: Collection[str]) -> in
             faults = [*in_source(text, listed, kept), *messages(text)]
         else:
             faults = [*in_rust(text, listed, wire_names, kept), *messages_in_rust(text)]
-        for fault in faults:
-            count += 1
-            print(f"{file.relative_to(root)}:{fault.line}: {fault.text}")
-    return count
+        places += [f"{file.relative_to(root)}:{fault.line}: {fault.text}" for fault in faults]
+    return places
 
 
-@contextlib.contextmanager
-def planted(root: Path) -> Iterator[Path]:
-    """A copy of the documents in which one line is too long."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for page in pages(root):
-            (copy / page.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
-            (copy / page.relative_to(root)).write_text(page.read_text("utf-8"), "utf-8")
-        with (copy / "README.md").open("a", encoding="utf-8") as readme:
-            readme.write("\nThis line is long." + " It goes on." * 10 + "\n")
-        yield copy
-
-
-def main() -> None:
-    from common import arguments, conclude  # noqa: PLC0415 - needs Partywall, which the tests of these functions do not
-
-    options = arguments(__doc__ or "", plants={"line": "a line of README.md that is too long"})
+@bench(plants={"line": "a line of each page that is too long"})
+def main(options: Options) -> Outcome:
     listed = phrases(BANNED.read_text("utf-8"))
-    with planted(ROOT) if options.plant else contextlib.nullcontext(ROOT) as root:
-        figure, met = check(root, listed)
+    faults = check(ROOT, listed, " It goes on." * 12 if options.plant else "")
     source = check_source(ROOT, listed, phrases(KEPT.read_text("utf-8")))
-    conclude("words", f"{figure}; {source} words or messages in the source", met=met and not source)
+    print(*faults, *source, sep="\n")
+    grades = {str(page.relative_to(ROOT)): grade(page.read_text("utf-8")) for page in pages(ROOT)}
+    hardest = max(grades, key=grades.__getitem__)
+    figure = f"{len(grades)} pages, {len(faults)} faults, highest grade {grades[hardest]:.1f} ({hardest})"
+    return Outcome(f"{figure}; {len(source)} words or messages in the source", not faults and not source)
 
 
 if __name__ == "__main__":

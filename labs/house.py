@@ -59,24 +59,39 @@ def reachable(start: set[str], arrows: dict[str, set[str]]) -> set[str]:
     return seen
 
 
+def lines_below(folder: Path) -> int:
+    """The lines of all Python files in a folder and below, but for those in hidden folders."""
+    files = [file for file in folder.rglob("*.py") if not any(part[0] == "." for part in file.relative_to(folder).parts)]
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+
+
+def reached() -> dict[str, tuple[int, int]]:
+    """Of each capability, its own lines, and those that a change in it can reach."""
+    known = modules()
+    lines = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in known.items()}
+    # The interface is imported by the package for typing alone.
+    arrows = {name: set(imports(name, file, known)) - {f"{ROOT}.api"} for name, file in known.items()}
+    own = {each: {name for name in known if f"{name}.".startswith(f"{ROOT}.{each}.")} for each in BEFORE}
+    return {
+        each: (sum(map(lines.__getitem__, names)), sum(map(lines.__getitem__, reachable(names, arrows))))
+        for each, names in own.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", action="store_true")
-    known = modules()
-    lines = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in known.items()}
     if parser.parse_args().core:
         for room in CORE:
-            own = {name for name in known if f"{name}.".startswith(f"{ROOT}.{room}.")}
-            print(f"{room:12} {sum(map(lines.get, own)):>7,} lines in {len(own)} files")
+            place = SOURCES / ROOT / room
+            files = list(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+            count = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
+            print(f"{room:12} {count:>7,} lines in {len(files)} files")
         return
-    # The interface is imported by the package for typing alone.
-    arrows = {name: set(imports(name, file, known)) - {f"{ROOT}.api"} for name, file in known.items()}
     print(f"{'':12} {'own':>8} {'reached':>9} {'before':>9}")
-    for name, before in BEFORE.items():
-        own = {each for each in known if f"{each}.".startswith(f"{ROOT}.{name}.")}
-        reached = reachable(own, arrows)
-        print(f"{name:12} {sum(map(lines.get, own)):>8,} {sum(map(lines.get, reached)):>9,} {before:>9,}")
-    print(f"{'all':12} {sum(lines.values()):>8,}")
+    for name, (own, total) in reached().items():
+        print(f"{name:12} {own:>8,} {total:>9,} {BEFORE[name]:>9,}")
+    print(f"{'all':12} {lines_below(SOURCES / ROOT):>8,}")
 
 
 if __name__ == "__main__":

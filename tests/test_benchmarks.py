@@ -42,10 +42,8 @@ def test_the_documents_are_generated_from_results():
 
 
 def test_every_benchmark_has_a_claim_and_every_claim_a_benchmark():
-    # What they share is in files that do not end a benchmark.
-    files = {file.stem for file in BENCHES.glob("*.py") if re.search(r"^ +conclude\(", file.read_text(), re.MULTILINE)}
-    listed = {claim.bench for rows in results.claims().values() for claim in rows}
-    assert files - {"common", "guests"} == listed
+    files = {file.stem for file in BENCHES.glob("*.py") if re.search(r"^@bench\(", file.read_text(), re.MULTILINE)}
+    assert files == {claim.bench for rows in results.claims().values() for claim in rows}
 
 
 def test_a_commit_is_dirty_if_sources_differ_from_it_results_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -64,12 +62,11 @@ def test_a_commit_is_dirty_if_sources_differ_from_it_results_apart(tmp_path: Pat
 
 
 def test_every_benchmark_plants_a_fault():
-    """Of `arguments(text, parts, plants)` and `Parser(...)`, the last one."""
     for claim in {claim.bench for rows in results.claims().values() for claim in rows}:
         tree = ast.parse((BENCHES / f"{claim}.py").read_text("utf-8"))
-        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)]
-        reads = [call for call in calls if call.func.id in ("arguments", "Parser")]
-        assert any(len(call.args) == 3 or "plants" in {word.arg for word in call.keywords} for call in reads), claim
+        decorators = [each for node in tree.body if isinstance(node, ast.FunctionDef) for each in node.decorator_list]
+        (call,) = [each for each in decorators if isinstance(each, ast.Call) and ast.unparse(each.func) == "bench"]
+        assert "plants" in {word.arg for word in call.keywords}, claim
 
 
 def test_a_thread_reads_while_a_block_runs_and_its_error_ends_the_block(monkeypatch: pytest.MonkeyPatch):
@@ -97,9 +94,9 @@ def test_a_thread_reads_while_a_block_runs_and_its_error_ends_the_block(monkeypa
 
 def test_a_benchmark_in_parts_continues_where_its_folder_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(BENCHES))
-    common = importlib.import_module("common")
+    frame = importlib.import_module("frame")
     now_s, measured = [0.0], list[str]()
-    monkeypatch.setattr(common, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(frame, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     def part(name: str) -> dict[str, str]:
         measured.append(name)
@@ -109,12 +106,12 @@ def test_a_benchmark_in_parts_continues_where_its_folder_ends(tmp_path: Path, mo
     parts = {name: functools.partial(part, name) for name in ("one", "two", "three")}
     options = argparse.Namespace(folder=tmp_path / "kept", minutes=9.0)
     with pytest.raises(SystemExit) as ended:
-        common.in_parts(parts, options)
-    assert ended.value.code == common.UNFINISHED
+        frame.in_parts(parts, options)
+    assert ended.value.code == frame.UNFINISHED
     assert measured == ["one", "two"], "a third would end after 12 minutes"
-    assert common.in_parts(parts, options) == {name: {"of": name} for name in parts}
+    assert frame.in_parts(parts, options) == {name: {"of": name} for name in parts}
     assert measured == ["one", "two", "three"]
-    assert common.in_parts(parts, argparse.Namespace(folder=None, minutes=0)) == {name: {"of": name} for name in parts}
+    assert frame.in_parts(parts, argparse.Namespace(folder=None, minutes=0)) == {name: {"of": name} for name in parts}
 
 
 def test_a_short_form_is_honest_if_it_passes_and_fails_with_each_fault(monkeypatch: pytest.MonkeyPatch):
@@ -132,9 +129,9 @@ def test_the_short_form_of_fidelity_judges_what_few_pairs_can_show(monkeypatch: 
     monkeypatch.syspath_prepend(BENCHES)
     common, fidelity = importlib.import_module("common"), importlib.import_module("fidelity")
     wide, off = common.Ratio([0.94, 0.95, 0.96, 0.98, 1.01]), common.Ratio([0.47, 0.5, 0.5, 0.5, 0.53])
-    assert fidelity.Outcome("copy", wide, None, quick=True).met
-    assert not fidelity.Outcome("copy", wide, None).met
-    assert not fidelity.Outcome("copy", off, None, quick=True).met
+    assert fidelity.Compared("copy", wide, None, quick=True).met
+    assert not fidelity.Compared("copy", wide, None).met
+    assert not fidelity.Compared("copy", off, None, quick=True).met
 
 
 def test_a_reaction_by_period_is_judged_by_its_own_period_and_leaves_out_stalled_pairs(monkeypatch: pytest.MonkeyPatch):
@@ -169,16 +166,24 @@ def test_a_crash_does_not_count_as_a_missed_bar(tmp_path: Path, ends: str, wante
 SHORT = """
 import sys
 sys.path.insert(0, {benches!r})
-from common import arguments, conclude
-arguments("", unjudged="size", needs={needs!r})
-conclude("short", "5 files", met=True)
+from frame import NotMeasured, Outcome, bench
+def missing():
+    return {lacking!r}
+@bench(plants={{"none": "no files"}}, unjudged="size", needs={needs!r}, lacking=missing)
+def main(options):
+    if {raises!r}:
+        raise NotMeasured({raises!r})
+    return Outcome("5 files", not options.plant)
+main()
 """
 
 
-def said(folder: Path, *options: str, needs: tuple[str, ...] = ()) -> tuple[int, str]:
+def said(
+    folder: Path, *options: str, needs: tuple[str, ...] = (), lacking: str = "", raises: str = ""
+) -> tuple[int, str]:
     """Exit code and last line of a benchmark whose short form leaves a bar unjudged."""
     bench = folder / "short.py"
-    bench.write_text(SHORT.format(benches=str(BENCHES), needs=needs))
+    bench.write_text(SHORT.format(benches=str(BENCHES), needs=needs, lacking=lacking, raises=raises))
     done = subprocess.run([sys.executable, str(bench), *options], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()[-1]
 
@@ -187,6 +192,7 @@ def said(folder: Path, *options: str, needs: tuple[str, ...] = ()) -> tuple[int,
 def test_a_short_form_names_the_bars_that_it_leaves_unjudged_on_its_last_line(tmp_path: Path):
     assert said(tmp_path, "--quick") == (0, "short: 5 files; not judged: size [bar met]")
     assert said(tmp_path) == (0, "short: 5 files [bar met]")
+    assert said(tmp_path, "--plant") == (1, "short: 5 files [BAR NOT MET]")
 
 
 @pytest.mark.long
@@ -194,6 +200,41 @@ def test_a_benchmark_without_a_program_that_it_needs_has_not_measured(tmp_path: 
     missing = "short: not measured: it needs no-such-program; run make bench-setup [BAR NOT MET]"
     assert said(tmp_path, "--quick", needs=("sh", "no-such-program")) == (1, missing)
     assert said(tmp_path, needs=("sh",))[0] == 0
+    assert said(tmp_path, lacking="no KVM") == said(tmp_path, raises="no KVM")
+    assert said(tmp_path, lacking="no KVM") == (1, "short: not measured: no KVM [BAR NOT MET]")
+
+
+FAULTY = """
+import os, subprocess, sys
+sys.path.insert(0, {benches!r})
+from contextlib import contextmanager
+from frame import Outcome, Plant, bench
+@contextmanager
+def around():
+    os.environ["FAULT"] = "around"
+    yield
+    print("over")
+@bench(plants={{"code": Plant("of Python", python="print('spoilt')"), "around": Plant("of it all", around=around)}})
+def main(options):
+    child = subprocess.run([sys.executable, "-c", "print('fine')"], capture_output=True, text=True)
+    words = [options.plant or "none", *child.stdout.split(), os.environ.get("FAULT", "")]
+    return Outcome(" ".join(filter(None, words)), True)
+main()
+"""
+
+
+@pytest.mark.long
+def test_a_planted_fault_is_there_while_something_is_measured_and_ends_before_the_last_line(tmp_path: Path):
+    bench = tmp_path / "faulty.py"
+    bench.write_text(FAULTY.format(benches=str(BENCHES)))
+
+    def lines(*options: str) -> list[str]:
+        done = subprocess.run([sys.executable, str(bench), *options], capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    assert lines() == ["faulty: none fine [bar met]"]
+    assert lines("--plant") == ["faulty: code spoilt fine [bar met]"]
+    assert lines("--plant", "around") == ["over", "faulty: around fine around [bar met]"]
 
 
 def test_every_result_is_of_a_listed_claim():
@@ -261,10 +302,13 @@ def test_a_benchmark_records_only_on_request(tmp_path: Path, options: list[str])
     bench = tmp_path / "one.py"
     bench.write_text(
         "from pathlib import Path\n"
-        "import common, results\n"
+        "import results\n"
+        "from frame import Outcome, bench\n"
         f"results.append.__defaults__ = (Path({str(tmp_path / 'results.jsonl')!r}),)\n"
-        "options = common.arguments('one', plants={'lag': 'later by 1 s'})\n"
-        "common.conclude('one', '5 %', met=not options.plant, parts={'half': ('2 %', True)})\n"
+        "@bench(plants={'lag': 'later by 1 s'})\n"
+        "def main(options):\n"
+        "    return Outcome('5 %', not options.plant, {'half': ('2 %', True)})\n"
+        "main()\n"
     )
     argv = [sys.executable, str(bench), "--quick", *options]
     ended = subprocess.run(
@@ -291,15 +335,17 @@ def test_a_benchmark_that_is_ended_cleans_up_once(tmp_path: Path, number: signal
     bench.write_text(
         "import sys, time\n"
         "from pathlib import Path\n"
-        "import common\n"
-        "common.arguments('one')\n"
-        "try:\n"
-        "    print('begun', flush=True)\n"
-        "    time.sleep(600)\n"
-        "finally:\n"
-        "    print('cleaning', flush=True)\n"
-        "    sys.stdin.readline()\n"
-        f"    Path({str(kept)!r}).touch()\n"
+        "from frame import bench\n"
+        "@bench(plants={'none': ''})\n"
+        "def main(options):\n"
+        "    try:\n"
+        "        print('begun', flush=True)\n"
+        "        time.sleep(600)\n"
+        "    finally:\n"
+        "        print('cleaning', flush=True)\n"
+        "        sys.stdin.readline()\n"
+        f"        Path({str(kept)!r}).touch()\n"
+        "main()\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = os.environ | {"PYTHONPATH": str(BENCHES)}

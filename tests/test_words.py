@@ -1,9 +1,14 @@
 """The checker of the documents' words, on small texts: what it must find, and what it must leave alone."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from benches import words
-from benches.words import BANNED, ROOT, Fault
+sys.path.append(str(Path(__file__).parents[1] / "benches"))
+
+import words
+from words import BANNED, ROOT, Fault
 
 LISTED = ["tally", "of what", "go round"]
 
@@ -119,11 +124,11 @@ def test_names_that_files_contain_may_be_attributes_and_keys_and_nothing_else():
 def test_a_planted_word_in_the_source_is_counted(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("# a tally\nheir = 1\n")
-    assert words.check_source(tmp_path, LISTED, []) == 1
+    assert len(words.check_source(tmp_path, LISTED, [])) == 1
     # Installed by `make bench-setup`.
     (tmp_path / "src" / ".peers").mkdir()
     (tmp_path / "src" / ".peers" / "b.py").write_text("heir = 1\n")
-    assert words.check_source(tmp_path, LISTED, []) == 1
+    assert len(words.check_source(tmp_path, LISTED, [])) == 1
 
 
 def test_the_list_that_ships_holds_the_words_of_the_style_and_none_twice():
@@ -134,16 +139,16 @@ def test_the_list_that_ships_holds_the_words_of_the_style_and_none_twice():
     assert len(listed) == len(set(listed))
 
 
-def test_a_planted_fault_fails_the_bench(tmp_path):
+def test_a_planted_fault_in_a_page_is_found(tmp_path):
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "ARCHITECTURE.md", "docs/page.md"):
         (tmp_path / name).write_text("The guard sets a rate.\n")
-    assert words.check(tmp_path, LISTED)[1]
+    assert words.check(tmp_path, LISTED) == []
     long = "a cat " * 21 + "sat."
     hard = "Notwithstanding considerable organisational heterogeneity.\n" * 3
     for fault in ("A tally.", "x" * 121, long, hard):
         (tmp_path / "docs" / "page.md").write_text(fault + "\n")
-        assert not words.check(tmp_path, LISTED)[1]
+        assert words.check(tmp_path, LISTED)
 
 
 def test_every_page_is_checked():

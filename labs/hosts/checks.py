@@ -264,7 +264,7 @@ def _blackouts(values: dict[str, float]) -> str:
 
 def no_root(bench: Bench) -> str:
     """What an ordinary user gets, and how the rest is refused: benches/no_root.py, with a user manager of systemd."""
-    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("no_root", "left_behind", "common", "results")]
+    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("no_root", "left_behind", "frame", "common", "results")]
     bench.machine.bring(needed, "/opt/benches")
     bench.as_root("chmod -R a+rX /opt/benches")
     output = bench.shell("python3 /opt/benches/no_root.py --quick", timeout_s=900)
@@ -274,7 +274,7 @@ def no_root(bench: Bench) -> str:
 
 def guard_cost(bench: Bench, *, quick: bool) -> str:
     """What a frame costs that waits in `fq`, beside HTB: one part of benches/guard_cost.py, at a rate for emulation."""
-    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("guard_cost", "agents", "common", "results")]
+    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("guard_cost", "agents", "frame", "common", "results")]
     bench.machine.bring(needed, "/opt/benches")
     part = f"--only 'limited 1514 bytes' --pps {FRAMES_PPS}{' --quick' if quick else ''}"
     output = bench.shell(f"python3 /opt/benches/guard_cost.py {part}", timeout_s=3600)

@@ -70,7 +70,7 @@ def users(bench: Bench) -> str:
 
 def trace(bench: Bench) -> str:
     """A datagram's way from a sender over a link, a card and a tap into a guest, whose agent traces it there."""
-    seen = _inside(bench, "guest_trace", benches=("trace_guest", "guests", "common", "results"))
+    seen = _inside(bench, "guest_trace", benches=("trace_guest", "guests", "frame", "common", "results"))
     lost, sent, arrived = seen["lost"], seen["sent"], seen["arrived"]
     said = f"{arrived} of {sent} datagrams seen at all {seen['hops']} hops, "
     said += f"{units.format_duration(seen['into_guest_ns'])} from the tap into the guest, whose clock is known to "

@@ -1,7 +1,7 @@
 """Inputs from public reports about programs like this one, and what Partywall has to do with each.
 
 A folder here is a case: the input, what it needs (a server, a program), and `case.yaml`, which says what is odd, which
-command is given the input, and what must come out. README.md has the keys. `benches/inputs.py` tries all.
+command is given the input, and what must come out. README.md has the keys.
 """
 
 from __future__ import annotations

@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from partywall.blame.capability import Blames
 from partywall.blame.corpus.lab import Neighbour
 from partywall.blame.decide import State
-from partywall.blame.findings import Verdict, findings_of, paste
+from partywall.blame.effects import delayed
+from partywall.blame.findings import TICKS, Verdict, findings_of, paste, rates_of, rule_of
 from partywall.blame.job import BlameJob
 from partywall.errors import Exit, TrialError, UsageError
 from tests.blame.records import GUILTY, simulated
@@ -31,6 +33,18 @@ def test_a_guilty_neighbour_is_named_with_what_it_takes_and_what_would_help(tmp_
     assert light.check is not None
     assert abs(light.check.value - light.gain.value) < light.check.half_width + light.gain.half_width
     assert Blames().outcome(found) is Exit.VIOLATED
+
+
+def test_the_check_of_a_prediction_has_the_interval_and_the_delay_of_the_effects(tmp_path: Path):
+    late = (GUILTY[0].model_copy(update={"lag_ms": 50}), GUILTY[1])
+    record = simulated(tmp_path / "a", late, blocks=12)
+    found, rule = findings_of(record), rule_of(record.job, 2)
+    guilty, block, slots = found.suspects[0], rule.code.block_slots, list(record.slots())[8 * 8 :]
+    assert (guilty.state, guilty.delay_ns, block) == (State.GUILTY, 50_000_000, 8)
+    alone = delayed(rates_of(slots), np.array([slot.depths for slot in slots]), block, 2, TICKS)
+    assert alone.dof < 20, "so few that Student's distribution is wider than the normal one"
+    expected = alone.estimate(0).scaled(0.3 / guilty.held)
+    assert found.helps[0].check == expected
 
 
 def test_a_victim_stopped_by_its_own_limit_is_blamed_on_itself(tmp_path: Path):

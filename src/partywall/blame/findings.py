@@ -11,7 +11,7 @@ import numpy as np
 from partywall import units
 from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
-from partywall.blame.effects import fit
+from partywall.blame.effects import delayed
 from partywall.blame.job import BlameJob
 from partywall.blame.record import BlameRecord, Slot
 from partywall.core.report.figures import bare_percent
@@ -253,8 +253,8 @@ def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[S
     """Predictions from the first two thirds of the blocks, checked with the last third."""
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
-    known, held_out = (_full(rule, part, at) for part in (slots[:cut], slots[cut:]))
-    whole = _full(rule, slots, at) or suspect.taken
+    known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
+    whole = _full(rule, slots, at, suspect.delay_ns) or suspect.taken
     return [
         Help(
             suspect=suspect.name,
@@ -268,16 +268,14 @@ def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[S
     ]
 
 
-def _full(rule: Rule, slots: Sequence[Slot], at: int) -> Estimate | None:
-    """The effect of one suspect at full depth from some slots; None if they are too few."""
+def _full(rule: Rule, slots: Sequence[Slot], at: int, delay_ns: int) -> Estimate | None:
+    """The effect of one suspect at full depth and its delay, from some slots; None if they are too few."""
+    depths = np.array([slot.depths for slot in slots])
+    delay = delay_ns * rule.per_slot // rule.slot_ns
     try:
-        rate = rates_of(slots).reshape(-1, TICKS).mean(axis=1)
-        depths = np.array([slot.depths for slot in slots])
-        found = fit(rate, depths, rule.code.block_slots)
+        return delayed(rates_of(slots), depths, rule.code.block_slots, delay, rule.per_slot).estimate(at)
     except ValueError:
         return None
-    value, half = float(found.effect[at]), 1.96 * float(found.error[at])
-    return Estimate(value=value, low=value - half, high=value + half, n=len(slots), method="as the effects")
 
 
 def paste(cgroup: str, use: float, job: BlameJob) -> str:

@@ -1,0 +1,31 @@
+"""What is read of suspects."""
+
+from pathlib import Path
+
+from partywall.blame.measure.levers import Kind
+from partywall.blame.measure.suspects import reader
+from partywall.sandbox import cgroups
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_bytes_of_groups_below_and_of_other_policies_of_version_1_are_a_suspects_too(tmp_path: Path):
+    """A pod's own group has no process: its containers do the work. BFQ counts in files of its own."""
+    files = {
+        "pod/blkio.bfq.io_serviced": "",
+        "pod/one/blkio.bfq.io_serviced": "8:0 Read 2\n8:0 Write 1\n8:16 Read 9\n",
+        "pod/one/blkio.bfq.io_service_bytes": "8:0 Read 8192\n8:0 Write 4096\n8:0 Total 12288\n8:16 Read 999\n",
+    }
+    write(tmp_path, files)
+    used = reader(Kind.DISK, "/pod", cgroups.Cgroups(v1={"cpu": tmp_path, "blkio": tmp_path}), "8:0")
+    assert used() == 12288
+
+
+def test_bytes_of_version_2_are_those_of_one_disk_whatever_else_its_line_has(tmp_path: Path):
+    write(tmp_path, {"g/io.stat": "259:0 8:0 rbytes=100 wbytes=20 rios=3 wios=1 dbytes=0 dios=0\n8:16 rbytes=7\n"})
+    groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu", "io"}))
+    assert reader(Kind.DISK, "/g", groups, "8:0")() == 120

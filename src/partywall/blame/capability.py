@@ -33,7 +33,7 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
         rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)
         lines = [
             f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use, "
-            f"later {job.deepest:.0%}: writes {', '.join(str(path) for path in each.lever.before)}"
+            f"later {job.deepest:.0%}: writes {each.lever.owner.writes}"
             for each in found.suspects
         ]
         lines += [f"not touched: {text}" for text in found.left_out]

@@ -85,7 +85,8 @@ def drawn(number: int, seed: int = 53) -> Lab:
     """Draws lab `number` of a corpus.
 
     0 to 3 of 2 to 15 neighbours are guilty; a quarter of the labs have no guilty one. Effects are 2 to 50 %, uniform
-    on the logarithmic scale, but no more than a neighbour can take in the time in which it is busy. In a third of the labs, neighbours share clocks. A quarter of the victims is stopped by
+    on the logarithmic scale, but no more than a neighbour can take in the time in which it is busy. In a third of the
+    labs, neighbours share clocks. A quarter of the victims is stopped by
     its own limit at times; a quarter of the hosts loses time to its hypervisor.
     """
     random = np.random.default_rng([seed, number])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
-from partywall.blame.measure.levers import Kind, Lever, lever
+from partywall.blame.measure.levers import Lever, lever
+from partywall.blame.measure.owners import Kind
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host

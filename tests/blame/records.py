@@ -6,7 +6,7 @@ from partywall.blame.corpus.lab import Lab, Neighbour
 from partywall.blame.corpus.simulate import PER_SLOT, simulate
 from partywall.blame.findings import rule_of
 from partywall.blame.job import BlameJob
-from partywall.blame.record import Began, BlameRecord, Slot, Stopped
+from partywall.blame.record import Began, BlameRecord, Place, Slot, Stopped
 
 GUILTY = (
     Neighbour(name="/guilty", resource="cpu", effect=0.2, cpu=0.3),
@@ -21,7 +21,9 @@ def simulated(path: Path, neighbours: tuple[Neighbour, ...] = GUILTY, blocks: in
     depths = rule_of(job, len(names)).depths(blocks)
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     record = BlameRecord.create(path, job, {})
-    record.stream.append(Began(names=tuple(names), unit="lines/s", left_out=("/init.scope is never touched",)))
+    places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True) for name in names)
+    left_out = ("/init.scope is never touched",)
+    record.stream.append(Began(names=tuple(names), places=places, unit="lines/s", left_out=left_out))
     for at, pulsed in enumerate(depths):
         part = slice(at * PER_SLOT, (at + 1) * PER_SLOT)
         slot = Slot(

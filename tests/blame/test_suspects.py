@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
-from partywall.blame.measure.levers import Kind
+import pytest
+
+from partywall.blame.measure.levers import lever
+from partywall.blame.measure.owners import Kind
+from partywall.blame.measure.places import place_of
 from partywall.blame.measure.suspects import reader
+from partywall.host import Host
 from partywall.sandbox import cgroups
 
 
@@ -29,3 +34,23 @@ def test_bytes_of_version_2_are_those_of_one_disk_whatever_else_its_line_has(tmp
     write(tmp_path, {"g/io.stat": "259:0 8:0 rbytes=100 wbytes=20 rios=3 wios=1 dbytes=0 dios=0\n8:16 rbytes=7\n"})
     groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu", "io"}))
     assert reader(Kind.DISK, "/g", groups, "8:0")() == 120
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "tool", "known_as"),
+    [
+        (f"/docker/{'4f' * 32}", "docker", "4f" * 32),
+        (f"/system.slice/docker-{'4f' * 32}.scope", "docker", "4f" * 32),
+        (f"/machine.slice/libpod-{'4f' * 32}.scope", "podman", "4f" * 32),
+        ("/web", "crun", "web"),
+        ("/batch", "files", ""),
+    ],
+)
+def test_the_tool_of_a_groups_owner_is_found(tmp_path: Path, cgroup: str, tool: str, known_as: str):
+    """Whatever a name looks like: without a systemd, none is named."""
+    (tmp_path / "run/crun/web").mkdir(parents=True)
+    write(tmp_path, {f"{cgroup.strip('/')}/cpu.max": "max 100000\n"})
+    groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu"}))
+    held = lever(Kind.CPU, cgroup, groups, has_systemd=False)
+    place = place_of(cgroup, held, groups, Host({}, tmp_path))
+    assert (place.tool, place.known_as, place.is_v2) == (tool, known_as, True)

@@ -48,7 +48,10 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
         with victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids())
             names = tuple(each.name for each in found.suspects)
-            record.stream.append(Began(names=names, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out))
+            places = tuple(each.place for each in found.suspects)
+            record.stream.append(
+                Began(names=names, places=places, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out)
+            )
             emit(Note(f"suspects: {', '.join(names)}"))
             if one.is_weak:
                 emit(Note("the victim's rate is only how long it waits for a CPU; a log or a command says more"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from partywall.blame.job import BlameJob
 from partywall.core.record import JobRecord, Stream
@@ -10,14 +11,29 @@ from partywall.errors import TrialError
 from partywall.values import Frozen
 
 
+class Place(Frozen):
+    """Where a suspect's limit is. tool: what changes it, and known_as: as what that tool knows the suspect.
+
+    folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
+    """
+
+    tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
+    known_as: str = ""
+    folder: str
+    is_v2: bool
+    vcpus: int = 1
+    disk: str = ""
+
+
 class Began(Frozen):
-    """How the experiment began. names: of the suspects, in the order of all other lines.
+    """How the experiment began. names: of the suspects, in the order of all other lines; places: in the same order.
 
     unit: of the victim's rate. is_weak: the rate only says how long the victim waited. left_out: who is no suspect, and
     why.
     """
 
     names: tuple[str, ...]
+    places: tuple[Place, ...] = ()
     unit: str = ""
     is_weak: bool = False
     left_out: tuple[str, ...] = ()

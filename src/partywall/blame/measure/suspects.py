@@ -11,6 +11,8 @@ from pathlib import Path
 from partywall.blame.job import NEVER, BlameJob
 from partywall.blame.measure.levers import Lever, lever
 from partywall.blame.measure.owners import Kind
+from partywall.blame.measure.places import place_of
+from partywall.blame.record import Place
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -28,6 +30,7 @@ class Suspect:
     name: str
     lever: Lever
     used: Callable[[], float]
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
 def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
     has_systemd, kind = host.path("/run/systemd/system").is_dir(), Kind(job.lever)
     held = lever(kind, path, groups, has_systemd=has_systemd, device=job.device)
-    return Suspect(path, held, reader(kind, path, groups, job.device))
+    return Suspect(path, held, reader(kind, path, groups, job.device), place_of(path, held, groups, host))
 
 
 def _path(cgroup: str) -> str:

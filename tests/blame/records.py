@@ -14,10 +14,16 @@ GUILTY = (
 )
 
 
-def simulated(path: Path, neighbours: tuple[Neighbour, ...] = GUILTY, blocks: int = 16, **more: float) -> BlameRecord:
+def simulated(
+    path: Path,
+    neighbours: tuple[Neighbour, ...] = GUILTY,
+    blocks: int = 16,
+    job: BlameJob | None = None,
+    **more: float,
+) -> BlameRecord:
     """A record of an experiment of some blocks. more: fields of the lab."""
     lab = Lab.model_validate({"name": "x", "seed": 3, "neighbours": neighbours, "noise": 0.02} | more)
-    job, names = BlameJob(victim="x"), [each.name for each in neighbours]
+    job, names = job or BlameJob(victim="x"), [each.name for each in neighbours]
     depths = rule_of(job, len(names)).depths(blocks)
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     record = BlameRecord.create(path, job, {})

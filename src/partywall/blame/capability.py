@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import units
 from partywall.blame.findings import BlameFindings, findings_of, rule_of
 from partywall.blame.job import BlameJob
-from partywall.blame.measure import suspects, victim
+from partywall.blame.measure import keeping, suspects, victim
 from partywall.blame.measure.experiment import Experiment
 from partywall.blame.record import Began, BlameRecord, Stopped
 from partywall.core.capability import Capability, Options, Outline
@@ -41,6 +41,8 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
             f"ends when all are judged, when each suspect may have lost {job.harm:.1%} of its work over "
             f"{units.format_duration(job.budget_ns)}, or after that time"
         )
+        if job.apply:
+            lines.append(f"keeps the limit that helps most{f' until {job.until}' if job.until else ''}")
         return Outline(tuple(lines), rule.blocks_most * rule.code.block_slots * job.pulse_ns / 1e9)
 
     def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
@@ -58,6 +60,8 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
             rule = rule_of(job, len(names))
             why = Experiment(job, rule, one, found.suspects, record, emit, options.host).run()
             record.stream.append(Stopped(why=why))
+            if job.apply:
+                keeping.keep(record, found.suspects, emit)
 
     def findings(self, record: BlameRecord) -> BlameFindings:
         return findings_of(record)

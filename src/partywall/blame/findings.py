@@ -14,7 +14,7 @@ from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import delayed
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
-from partywall.blame.record import BlameRecord, Place, Slot
+from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
@@ -76,7 +76,7 @@ class Help(Frozen):
 class BlameFindings(Frozen):
     """The findings. seconds: of the experiment. aa: the effect of the dummy suspect, which nobody touched.
 
-    unit, is_weak, left_out: as in the record. ended: why it came to its end; empty if it was interrupted.
+    unit, is_weak, left_out, kept: as in the record. ended: why it came to its end; empty if it was interrupted.
     """
 
     name: str
@@ -98,6 +98,7 @@ class BlameFindings(Frozen):
     seconds: float
     needed_s: float | None
     ended: str
+    kept: tuple[Applied | TakenBack, ...] = ()
     slots: tuple[Slot, ...] = ()
 
 
@@ -190,8 +191,15 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         seconds=sum(slot.length_ns for slot in every) / 1e9,
         needed_s=look.seconds_needed,
         ended=record.why(),
+        kept=record.kept(),
         slots=every,
     )
+
+
+def best_help(findings: BlameFindings) -> Help | None:
+    """The help that surely gains most; None if none surely gains, or the method does not hold here."""
+    helps = findings.helps if findings.verdict is Verdict.NEIGHBOUR else ()
+    return max((each for each in helps if each.gain.low > 0), key=lambda each: each.gain.low, default=None)
 
 
 def _verdict(look: Look, own: float | None, steal: float) -> Verdict:

@@ -71,12 +71,35 @@ class Stopped(Frozen):
     why: str
 
 
+class Applied(Frozen):
+    """The audit line of a limit that is kept, written before it is set. at_ns, until_ns: since the epoch; None: no end.
+
+    limit: CPUs, or bytes a second. writes: what is changed. keeper: the process that takes it back; None: nobody does.
+    """
+
+    at_ns: int
+    suspect: str
+    limit: float
+    writes: str
+    until_ns: int | None = None
+    keeper: int | None = None
+
+
+class TakenBack(Frozen):
+    """The audit line of a limit that was taken back. at_ns: since the epoch."""
+
+    at_ns: int
+    suspect: str
+
+
 class BlameRecord(JobRecord[BlameJob]):
     """The record of an experiment."""
 
     KIND = "blame"
     JOBS = (BlameJob,)
-    stream = Stream[Began | Pulse | Slot | Stopped](began=Began, pulse=Pulse, slot=Slot, stopped=Stopped)
+    stream = Stream[Began | Pulse | Slot | Stopped | Applied | TakenBack](
+        began=Began, pulse=Pulse, slot=Slot, stopped=Stopped, applied=Applied, taken_back=TakenBack
+    )
 
     @property
     def began(self) -> Began:
@@ -89,6 +112,10 @@ class BlameRecord(JobRecord[BlameJob]):
     def slots(self) -> Iterator[Slot]:
         """The slots in order."""
         return (line for line in self.stream if isinstance(line, Slot))
+
+    def kept(self) -> tuple[Applied | TakenBack, ...]:
+        """Which limit was kept, and when it was taken back."""
+        return tuple(line for line in self.stream if isinstance(line, Applied | TakenBack))
 
     def why(self) -> str:
         """Why it came to its end; empty if it was interrupted."""

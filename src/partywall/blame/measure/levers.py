@@ -166,7 +166,8 @@ class Ended(Exception):  # noqa: N818 - no error, but something that suspects do
 @contextlib.contextmanager
 def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
     note = {"note": str(state_root() / ledger.LEVERS), "pid": os.getpid(), "patience_s": PATIENCE_S}
-    with start_watchdog(note | undo.noted) as dog:
+    with launch_watchdog() as dog:
+        tell(dog, note | undo.noted)
         try:
             yield dog
         finally:
@@ -177,13 +178,16 @@ def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
                     dog.stdin.close()
 
 
-def start_watchdog(given: Mapping[str, object]) -> subprocess.Popen[bytes]:
-    """Starts a watchdog and tells it what it has to undo."""
-    argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))]
-    # In a session of its own, Ctrl-C and the end of a terminal do not reach it.
-    dog = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+def launch_watchdog() -> subprocess.Popen[bytes]:
+    """Starts a watchdog, which waits to be told what it has to undo."""
+    argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
+    # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+
+
+def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:
+    """Tells a watchdog what it has to undo, and when."""
     _say(dog, json.dumps(given).encode() + b"\n")
-    return dog
 
 
 def _say(dog: subprocess.Popen[bytes], data: bytes) -> None:

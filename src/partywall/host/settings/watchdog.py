@@ -26,10 +26,13 @@ from typing import Any
 
 COMMAND_S = 20.0
 STEP_S = 60.0
+ENDS = {signal.SIGTERM, signal.SIGINT}
 
 
 def main() -> None:
     """Waits for the end of the input, or of the time."""
+    # From the beginning: a limit that is kept must not outlive whoever takes it back.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     stream = sys.stdin.fileno()
     if not (line := _line(stream)).endswith(b"\n"):
         # The other process died before it changed anything.
@@ -40,6 +43,7 @@ def main() -> None:
         _put_back(given)
         _append(given["record"], {**given["line"], "at_ns": time.time_ns()})
     else:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         _watch(stream, given)
 
 
@@ -68,15 +72,11 @@ def _line(stream: int) -> bytes:
 
 
 def _wait_until(until: float) -> None:
-    def end(*_: object) -> None:
-        nonlocal until
-        until = 0.0
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    """Waits for a moment, or for a signal to end."""
     # In steps, because somebody may set the clock.
     while (left := until - time.time()) > 0:
-        time.sleep(min(STEP_S, left))
+        if signal.sigtimedwait(ENDS, min(STEP_S, left)) is not None:
+            return
 
 
 def _put_back(given: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from partywall.blame.corpus.lab import Lab, Neighbour
 from partywall.blame.corpus.simulate import PER_SLOT, simulate
 from partywall.blame.findings import rule_of
 from partywall.blame.job import BlameJob
-from partywall.blame.record import Began, BlameRecord, Slot, Stopped
+from partywall.blame.record import Began, BlameRecord, Place, Slot, Stopped
 
 GUILTY = (
     Neighbour(name="/guilty", resource="cpu", effect=0.2, cpu=0.3),
@@ -14,14 +14,22 @@ GUILTY = (
 )
 
 
-def simulated(path: Path, neighbours: tuple[Neighbour, ...] = GUILTY, blocks: int = 16, **more: float) -> BlameRecord:
+def simulated(
+    path: Path,
+    neighbours: tuple[Neighbour, ...] = GUILTY,
+    blocks: int = 16,
+    job: BlameJob | None = None,
+    **more: float,
+) -> BlameRecord:
     """A record of an experiment of some blocks. more: fields of the lab."""
     lab = Lab.model_validate({"name": "x", "seed": 3, "neighbours": neighbours, "noise": 0.02} | more)
-    job, names = BlameJob(victim="x"), [each.name for each in neighbours]
+    job, names = job or BlameJob(victim="x"), [each.name for each in neighbours]
     depths = rule_of(job, len(names)).depths(blocks)
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     record = BlameRecord.create(path, job, {})
-    record.stream.append(Began(names=tuple(names), unit="lines/s", left_out=("/init.scope is never touched",)))
+    places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True) for name in names)
+    left_out = ("/init.scope is never touched",)
+    record.stream.append(Began(names=tuple(names), places=places, unit="lines/s", left_out=left_out))
     for at, pulsed in enumerate(depths):
         part = slice(at * PER_SLOT, (at + 1) * PER_SLOT)
         slot = Slot(

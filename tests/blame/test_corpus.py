@@ -26,10 +26,31 @@ def test_the_corpus_has_what_it_promises():
     assert sum(lab.steal > 0 for lab in labs) > 20
 
 
+def test_every_guilty_neighbour_takes_its_effect_and_gives_half_of_it_back_if_it_does_half():
+    """Nobody is guilty of what no pulse could ever find: an effect that stays the same whatever the neighbour does."""
+    guilty = [each for number in range(LABS) for each in drawn(number).neighbours if each.effect]
+    hardest = sorted(guilty, key=lambda each: -each.effect / each.busy)[:12]
+    for each in hardest:
+        alone = each.model_copy(update={"grip": 1.0, "rebound": 0.0, "lag_ms": 0})
+        lab = Lab(name="one", seed=3, neighbours=(alone,), noise=0.0, drift=0.0)
+        nobody = Lab(name="none", seed=3, neighbours=(alone.model_copy(update={"effect": 0.0}),), noise=0.0, drift=0.0)
+        free, half, without = (
+            simulate(each_lab, 24_000, np.full((6_000, 1), depth)).rate.mean()
+            for each_lab, depth in ((lab, 0.0), (lab, 0.5), (nobody, 0.0))
+        )
+        assert 1 - free / without == pytest.approx(each.effect, rel=0.05)
+        assert (without - half) / (without - free) < 0.6
+
+
+def test_a_lab_whose_neighbour_cannot_take_what_it_says_is_refused():
+    with pytest.raises(ValueError, match="cannot take 45% of the work, because it is busy 30% of the time"):
+        Neighbour(name="a", resource="cpu", effect=0.45, rhythm="clocked", duty=0.3)
+
+
 def test_the_corpus_stays_as_it_is():
     text = "\n".join(drawn(number).model_dump_json() for number in range(LABS))
     assert (
-        hashlib.sha256(text.encode()).hexdigest() == "223ef22a322dfa23031731985a69fc9fac6df1a8e0111f01bbabc37d5958ced7"
+        hashlib.sha256(text.encode()).hexdigest() == "b58805203f5c95c9fd813c226051f506b2341a7bd58305c96349ea48c0c3ce71"
     )
 
 

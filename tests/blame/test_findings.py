@@ -1,17 +1,27 @@
 """Findings, verdicts and reports of records whose truth is known."""
 
 import json
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from partywall.blame.capability import Blames
 from partywall.blame.corpus.lab import Neighbour
 from partywall.blame.decide import State
-from partywall.blame.findings import Verdict, findings_of, paste
+from partywall.blame.effects import delayed
+from partywall.blame.findings import TICKS, Verdict, findings_of, rates_of, rule_of
 from partywall.blame.job import BlameJob
+from partywall.blame.measure.levers import lever
+from partywall.blame.measure.owners import Kind
+from partywall.blame.paste import paste
+from partywall.blame.record import Place
 from partywall.errors import Exit, TrialError, UsageError
+from partywall.sandbox import cgroups
 from tests.blame.records import GUILTY, simulated
 
 INNOCENT = tuple(each.model_copy(update={"effect": 0.0}) for each in GUILTY)
@@ -31,6 +41,18 @@ def test_a_guilty_neighbour_is_named_with_what_it_takes_and_what_would_help(tmp_
     assert light.check is not None
     assert abs(light.check.value - light.gain.value) < light.check.half_width + light.gain.half_width
     assert Blames().outcome(found) is Exit.VIOLATED
+
+
+def test_the_check_of_a_prediction_has_the_interval_and_the_delay_of_the_effects(tmp_path: Path):
+    late = (GUILTY[0].model_copy(update={"lag_ms": 50}), GUILTY[1])
+    record = simulated(tmp_path / "a", late, blocks=12)
+    found, rule = findings_of(record), rule_of(record.job, 2)
+    guilty, block, slots = found.suspects[0], rule.code.block_slots, list(record.slots())[8 * 8 :]
+    assert (guilty.state, guilty.delay_ns, block) == (State.GUILTY, 50_000_000, 8)
+    alone = delayed(rates_of(slots), np.array([slot.depths for slot in slots]), block, 2, TICKS)
+    assert alone.dof < 20, "so few that Student's distribution is wider than the normal one"
+    expected = alone.estimate(0).scaled(0.3 / guilty.held)
+    assert found.helps[0].check == expected
 
 
 def test_a_victim_stopped_by_its_own_limit_is_blamed_on_itself(tmp_path: Path):
@@ -81,15 +103,63 @@ def test_a_report_has_every_form(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "text"),
+    ("place", "text"),
     [
-        ("/system.slice/web.service", "systemctl set-property --runtime web.service CPUQuota=50%"),
-        ("/docker/4f2", "docker update --cpus 0.50 4f2"),
-        ("/batch", "echo '50000 100000' > /sys/fs/cgroup/batch/cpu.max"),
+        ({"tool": "systemd", "known_as": "web.service"}, "systemctl set-property --runtime web.service CPUQuota=50%"),
+        ({"tool": "docker", "known_as": "4f2"}, "docker update --cpus 0.50 4f2"),
+        ({"tool": "crun", "known_as": "4f2"}, "crun update --cpu-period 100000 --cpu-quota 50000 4f2"),
+        (
+            {"tool": "libvirt", "known_as": "web", "vcpus": 2},
+            "virsh schedinfo web --live vcpu_period=100000 vcpu_quota=25000",
+        ),
+        ({"folder": "/c/batch", "is_v2": True}, "echo '50000 100000' > /c/batch/cpu.max"),
+        (
+            {"folder": "/c/my batch", "is_v2": False},
+            "echo 100000 > '/c/my batch'/cpu.cfs_period_us; echo 50000 > '/c/my batch'/cpu.cfs_quota_us",
+        ),
     ],
 )
-def test_what_helps_is_a_command_of_the_owner(cgroup: str, text: str):
-    assert paste(cgroup, 0.5, BlameJob(victim="a")) == text
+def test_what_helps_is_a_command_of_the_owner(place: dict, text: str):
+    assert paste(Place.model_validate({"folder": "/c/g", "is_v2": True} | place), 0.5) == text
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (
+            {"tool": "systemd", "known_as": "web.service"},
+            "systemctl set-property --runtime web.service IOReadBandwidthMax='/dev/block/8:0 1000000' "
+            "IOWriteBandwidthMax='/dev/block/8:0 1000000'",
+        ),
+        ({"is_v2": True}, "echo '8:0 rbps=1000000 wbps=1000000' > /c/g/io.max"),
+        (
+            {"is_v2": False},
+            "echo '8:0 1000000' > /c/g/blkio.throttle.read_bps_device; "
+            "echo '8:0 1000000' > /c/g/blkio.throttle.write_bps_device",
+        ),
+    ],
+)
+def test_what_helps_with_a_disk_limits_both_ways(place: dict, text: str):
+    assert paste(Place.model_validate({"folder": "/c/g", "is_v2": True} | place), 1e6, "8:0") == text
+
+
+def test_the_commands_for_files_are_accepted_by_this_host(groups_here: list[tuple[str, Place]]):
+    for name, place in groups_here:
+        subprocess.run(["sh", "-c", paste(place, 0.5)], check=True)
+        assert lever(Kind.CPU, name, cgroups.read(), has_systemd=False).capacity == 0.5
+
+
+@pytest.fixture
+def groups_here() -> Iterator[list[tuple[str, Place]]]:
+    here, name = cgroups.read(), f"/partywall-paste-{os.getpid()}"
+    if os.geteuid() or here.why_not():
+        pytest.skip("no right to make cgroups")
+    folder = here.folder("cpu", name)
+    folder.mkdir()
+    try:
+        yield [(name, Place(folder=str(folder), is_v2=here.is_v2))]
+    finally:
+        folder.rmdir()
 
 
 @pytest.mark.parametrize(

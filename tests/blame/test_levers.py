@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from partywall.blame.measure.levers import Held, Kind, Lever, lever, owner
+from partywall.blame.measure.files import Files
+from partywall.blame.measure.levers import Held, Lever, lever
+from partywall.blame.measure.owners import Kind, owner_of
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import kernel_text
 from partywall.host.settings import ledger
@@ -23,7 +26,7 @@ from partywall.sandbox.runtime import Runtime
 
 
 def contents(levers):
-    return {path: kernel_text(str(path)) or "" for each in levers for path in each.before}
+    return {path: kernel_text(str(path)) or "" for each in levers for path in each.owner.undo.files}
 
 
 V1 = cgroups.Cgroups(v1={"cpu": Path("/c"), "blkio": Path("/b"), "freezer": Path("/f")})
@@ -42,18 +45,24 @@ def tree(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(text)
 
 
+def during(one: Lever, depth: float, use: float) -> dict[Path, str] | None:
+    limit = one.limit(depth, use)
+    assert isinstance(one.owner, Files)
+    return None if limit is None else dict(one.owner.during(limit))
+
+
 def test_a_quota_is_below_what_was_used_in_short_periods():
-    one = Lever(Kind.CPU, Path("/g"), {}, is_v2=True)
-    assert one.pulse(0.3, 0.5) == {Path("/g/cpu.max"): "3500 10000"}
-    assert one.pulse(0.3, 0.05) is None, "too little to be held"
-    assert Lever(Kind.CPU, Path("/g"), {}, is_v2=True, capacity=0.3).pulse(0.3, 0.5) is None, "its own limit is lower"
+    files = Files(Kind.CPU, Path("/g"), {}, is_v2=True)
+    assert during(Lever(Kind.CPU, files), 0.3, 0.5) == {Path("/g/cpu.max"): "3500 10000"}
+    assert during(Lever(Kind.CPU, files), 0.3, 0.05) is None, "too little to be held"
+    assert during(Lever(Kind.CPU, files, capacity=0.3), 0.3, 0.5) is None, "its own limit is lower"
 
 
 def test_version_1_lowers_the_quota_first_and_raises_it_last(tmp_path: Path):
     tree(tmp_path, {"g/cpu.cfs_quota_us": "50000\n", "g/cpu.cfs_period_us": "100000\n"})
     one = lever(Kind.CPU, "g", cgroups.Cgroups(v1={"cpu": tmp_path}), has_systemd=False)
-    assert [path.name for path in one.pulse(0.5, 0.4) or ()] == ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-    assert [path.name for path in one.before] == ["cpu.cfs_period_us", "cpu.cfs_quota_us"]
+    assert [path.name for path in during(one, 0.5, 0.4) or ()] == ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    assert [path.name for path in one.owner.undo.files] == ["cpu.cfs_period_us", "cpu.cfs_quota_us"]
     assert one.capacity == 0.5
 
 
@@ -61,32 +70,37 @@ def test_version_2_keeps_the_limits_of_other_disks(tmp_path: Path):
     tree(tmp_path, {"g/io.max": "8:0 rbps=1000000 wbps=max riops=max wiops=max\n"})
     groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu", "io"}))
     one, other = (lever(Kind.DISK, "g", groups, has_systemd=False, device=device) for device in ("8:0", "8:16"))
-    assert list(one.before.values()) == ["8:0 rbps=1000000 wbps=max riops=max wiops=max"]
-    assert list(other.before.values()) == ["8:16 rbps=max wbps=max riops=max wiops=max"]
-    assert one.pulse(0.5, 1e6) == {tmp_path / "g/io.max": "8:0 rbps=500000 wbps=500000"}
+    assert list(one.owner.undo.files.values()) == ["8:0 rbps=1000000 wbps=max riops=max wiops=max"]
+    assert list(other.owner.undo.files.values()) == ["8:16 rbps=max wbps=max riops=max wiops=max"]
+    assert during(one, 0.5, 1e6) == {tmp_path / "g/io.max": "8:0 rbps=500000 wbps=500000"}
 
 
 @pytest.mark.parametrize(
     ("cgroup", "has_systemd", "who"),
     [
-        ("/system.slice/nginx.service", True, "systemd"),
-        ("/system.slice/docker-12.scope", True, "systemd"),
-        ("/system.slice/nginx.service", False, ""),
-        ("/machine/qemu-1-web.libvirt-qemu", False, "libvirt"),
-        ("/machine.slice/machine-qemu\\x2d1.scope/libvirt/vcpu0", True, "libvirt"),
-        ("/docker/12", True, ""),
+        ("/system.slice/nginx.service", True, ("systemd", "nginx.service")),
+        ("/system.slice/docker-12.scope", True, ("systemd", "docker-12.scope")),
+        ("/system.slice/nginx.service", False, ("", "")),
+        ("/system.slice/nginx.service/workers", True, ("", "")),
+        ("/user.slice/user-1.slice/user@1.service/app.slice/a.service", True, ("another systemd", "a.service")),
+        ("/machine/qemu-1-web.libvirt-qemu", False, ("libvirt", "1")),
+        ("/machine.slice/machine-qemu\\x2d12\\x2dweb.scope/libvirt/vcpu0", True, ("libvirt", "12")),
+        ("/machine.slice/machine-qemu\\x2d12\\x2dweb.scope", True, ("libvirt", "12")),
+        ("/docker/12", True, ("", "")),
     ],
 )
-def test_owners_are_found_by_the_path(cgroup: str, has_systemd: bool, who: str):
-    assert owner(cgroup, has_systemd=has_systemd) == who
+def test_owners_are_found_by_the_path(cgroup: str, has_systemd: bool, who: tuple[str, str]):
+    assert owner_of(cgroup, has_systemd=has_systemd) == who
 
 
-def test_what_has_an_owner_and_the_root_are_refused_with_a_remedy():
-    with pytest.raises(CapabilityError, match=r"systemd owns its limits.* — name another suspect"):
-        lever(Kind.CPU, "system.slice/a.service", V1, has_systemd=True)
+def test_what_a_users_systemd_owns_and_the_root_are_refused_with_a_remedy(tmp_path: Path):
+    name = "user@1.service/a.service"
+    tree(tmp_path, {f"{name}/cpu.cfs_quota_us": "-1\n", f"{name}/cpu.cfs_period_us": "100000\n"})
+    with pytest.raises(CapabilityError, match=r"a user's own systemd owns its limits.* — name the user's slice"):
+        lever(Kind.CPU, name, cgroups.Cgroups(v1={"cpu": tmp_path}), has_systemd=True)
     with pytest.raises(CapabilityError, match="the root group has no limits"):
         lever(Kind.CPU, "/", V1, has_systemd=False)
-    with pytest.raises(CapabilityError, match=r"there is no /c/gone/cpu.cfs_quota_us"):
+    with pytest.raises(CapabilityError, match=r"there is no /c/gone/cpu.cfs_period_us"):
         lever(Kind.CPU, "gone", V1, has_systemd=False)
 
 
@@ -110,7 +124,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def file_lever(tmp_path: Path) -> Lever:
     tree(tmp_path, {"g/cpu.max": "max 100000\n"})
-    return Lever(Kind.CPU, tmp_path / "g", {tmp_path / "g/cpu.max": "max 100000\n"}, is_v2=True)
+    return Lever(Kind.CPU, Files(Kind.CPU, tmp_path / "g", {tmp_path / "g/cpu.max": "max 100000\n"}, is_v2=True))
 
 
 @pytest.mark.usefixtures("state")
@@ -164,23 +178,16 @@ def test_the_next_start_puts_back_what_a_killed_experiment_and_a_killed_watchdog
 
 
 _SCRIPT = """
-import itertools, random, sys, time
-from pathlib import Path
-from partywall.blame.measure.levers import Held, Kind, Lever, lever
-from partywall.sandbox import cgroups
-levers = {str(n): eval(text) for n, text in enumerate(sys.argv[1:])}
+import itertools, pickle, random, sys, time
+from partywall.blame.measure.levers import Held
+levers = {str(n): pickle.loads(bytes.fromhex(text)) for n, text in enumerate(sys.argv[1:])}
 """
 _WAIT = "  print('held', flush=True)\n  time.sleep(60)\n"
 
 
 @contextlib.contextmanager
 def _experiment(code: str, levers: list[Lever]) -> Iterator[subprocess.Popen[str]]:
-    texts = [
-        f"Lever(Kind({each.kind.value!r}), Path({str(each.folder)!r}), "
-        f"{{Path(k): v for k, v in { {str(k): v for k, v in each.before.items()} }.items()}}, "
-        f"is_v2={each.is_v2}, device={each.device!r}, capacity={each.capacity})"
-        for each in levers
-    ]
+    texts = [pickle.dumps(each).hex() for each in levers]
     with subprocess.Popen([sys.executable, "-c", code, *texts], stdout=subprocess.PIPE, text=True) as running:
         try:
             yield running

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import units
 from partywall.blame.findings import BlameFindings, findings_of, rule_of
 from partywall.blame.job import BlameJob
-from partywall.blame.measure import suspects, victim
+from partywall.blame.measure import keeping, suspects, victim
 from partywall.blame.measure.experiment import Experiment
 from partywall.blame.record import Began, BlameRecord, Stopped
 from partywall.core.capability import Capability, Options, Outline
@@ -33,7 +33,7 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
         rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)
         lines = [
             f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use, "
-            f"later {job.deepest:.0%}: writes {', '.join(str(path) for path in each.lever.before)}"
+            f"later {job.deepest:.0%}: writes {each.lever.owner.writes}"
             for each in found.suspects
         ]
         lines += [f"not touched: {text}" for text in found.left_out]
@@ -41,6 +41,8 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
             f"ends when all are judged, when each suspect may have lost {job.harm:.1%} of its work over "
             f"{units.format_duration(job.budget_ns)}, or after that time"
         )
+        if job.apply:
+            lines.append(f"keeps the limit that helps most{f' until {job.until}' if job.until else ''}")
         return Outline(tuple(lines), rule.blocks_most * rule.code.block_slots * job.pulse_ns / 1e9)
 
     def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
@@ -48,13 +50,18 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
         with victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids())
             names = tuple(each.name for each in found.suspects)
-            record.stream.append(Began(names=names, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out))
+            places = tuple(each.place for each in found.suspects)
+            record.stream.append(
+                Began(names=names, places=places, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out)
+            )
             emit(Note(f"suspects: {', '.join(names)}"))
             if one.is_weak:
                 emit(Note("the victim's rate is only how long it waits for a CPU; a log or a command says more"))
             rule = rule_of(job, len(names))
             why = Experiment(job, rule, one, found.suspects, record, emit, options.host).run()
             record.stream.append(Stopped(why=why))
+            if job.apply:
+                keeping.keep(record, found.suspects, emit)
 
     def findings(self, record: BlameRecord) -> BlameFindings:
         return findings_of(record)

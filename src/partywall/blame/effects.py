@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-from partywall.blame.code import Array, Bits
+from partywall.blame.code import Array
 from partywall.core.stats.estimate import Estimate
 from partywall.stats.algebra import one_thread
 from partywall.stats.quantile import student_reach
@@ -34,12 +33,18 @@ METHOD = "difference of pulsed and other slots, all suspects together; autoregre
 
 @dataclass(frozen=True)
 class Fit:
-    """Effects at one delay. effect, error: shape (columns). dof: degrees of freedom. delay: in ticks."""
+    """Effects and their standard errors, shape (columns). dof: degrees of freedom. slots: how many there were."""
 
     effect: Array
     error: Array
     dof: int
-    delay: int = 0
+    slots: int
+
+    def estimate(self, column: int, level: float = 0.95) -> Estimate:
+        """The effect of one column with its interval."""
+        half = student_reach(level, self.dof) * float(self.error[column])
+        value = float(self.effect[column])
+        return Estimate(value=value, low=value - half, high=value + half, level=level, n=self.slots, method=METHOD)
 
     @property
     def p_gain(self) -> Array:
@@ -49,7 +54,7 @@ class Fit:
 
 
 @one_thread()
-def fit(rate: Array, pulsed: Array, block_slots: int, delay: int = 0) -> Fit:
+def fit(rate: Array, pulsed: Array, block_slots: int) -> Fit:
     """Estimates all effects. rate: by slot. pulsed: shape (slots, columns), or the depths of the pulses.
 
     ValueError if there are fewer slots than columns can be told apart with.
@@ -69,7 +74,7 @@ def fit(rate: Array, pulsed: Array, block_slots: int, delay: int = 0) -> Fit:
         filter_ = _autoregression(residual)
         weights = _weights(residual, filter_)
     effect, error, _ = _solved(level, code, block_slots, filter_, weights, dof)
-    return Fit(effect, error, dof, delay)
+    return Fit(effect, error, dof, slots)
 
 
 def _solved(
@@ -125,25 +130,14 @@ def _spread(values: Array) -> float:
 
 
 @dataclass(frozen=True)
-class Effects:
+class Effects(Fit):
     """The effects of all columns, each at its own delay.
 
-    effect, error, p: shape (columns); p: the probability of such a gain by chance, corrected for the delays tried.
-    delay: ticks, by column. fits: one for each delay.
+    p: the probability of such a gain by chance, corrected for the delays tried. delay: in ticks. Shape (columns).
     """
 
-    effect: Array
-    error: Array
     p: Array
     delay: NDArray[np.int64]
-    dof: int
-    slots: int
-
-    def estimate(self, column: int, level: float = 0.95) -> Estimate:
-        """The effect of one column with its interval."""
-        half = student_reach(level, self.dof) * float(self.error[column])
-        value = float(self.effect[column])
-        return Estimate(value=value, low=value - half, high=value + half, level=level, n=self.slots, method=METHOD)
 
 
 def effects(ticks: Array, depths: Array, block_slots: int, delays: Sequence[int], per_slot: int) -> Effects:
@@ -152,7 +146,7 @@ def effects(ticks: Array, depths: Array, block_slots: int, delays: Sequence[int]
     depths: of the pulses, shape (slots, columns); 0: none. delays: in ticks, the first is preferred. A pulse that acts
     late is seen in slots that begin late.
     """
-    fits = [_delayed(ticks, depths, block_slots, delay, per_slot) for delay in delays]
+    fits = [delayed(ticks, depths, block_slots, delay, per_slot) for delay in delays]
     p = np.stack([each.p_gain for each in fits])
     best = p.argmin(axis=0)
     column = np.arange(p.shape[1])
@@ -166,11 +160,12 @@ def effects(ticks: Array, depths: Array, block_slots: int, delays: Sequence[int]
     )
 
 
-def _delayed(ticks: Array, depths: Array, block_slots: int, delay: int, per_slot: int) -> Fit:
+def delayed(ticks: Array, depths: Array, block_slots: int, delay: int, per_slot: int) -> Fit:
+    """Estimates all effects at one delay. Arguments as for `effects`; delay: in ticks."""
     slots = (len(ticks) - delay) // per_slot
     slots = min(slots, len(depths))
     shifted = ticks[delay : delay + slots * per_slot].reshape(slots, per_slot).mean(axis=1)
-    return fit(shifted, depths[:slots], block_slots, delay)
+    return fit(shifted, depths[:slots], block_slots)
 
 
 def reductions(use: Array, depths: Array, block_slots: int) -> tuple[Array, Array]:
@@ -189,12 +184,3 @@ def _reduction(use: Array, depths: Array, block_slots: int) -> tuple[float, floa
     # An effect is a share of the mean, which pulses have lowered already.
     open_ = max(0.1, 1 - float(found.effect[0]) * float(depths.mean()))
     return -float(found.effect[0]) / open_, float(found.error[0]) / open_
-
-
-def response(ticks: Array, pulsed: Bits, per_slot: int, most: int) -> Array:
-    """How the victim follows each column's code, tick by tick: the correlation at each delay. Shape (most, columns)."""
-    code = np.repeat(pulsed.astype(np.float64), per_slot, axis=0)
-    code -= code.mean(axis=0)
-    windows = sliding_window_view(ticks / ticks.mean() - 1, len(ticks) - most + 1)
-    held = code[: len(ticks) - most + 1]
-    return np.asarray(windows @ held / np.maximum(np.square(held).sum(axis=0), 1e-12))

@@ -11,9 +11,10 @@ import numpy as np
 from partywall import units
 from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
-from partywall.blame.effects import fit
+from partywall.blame.effects import delayed
 from partywall.blame.job import BlameJob
-from partywall.blame.record import BlameRecord, Slot
+from partywall.blame.paste import paste
+from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
@@ -61,7 +62,7 @@ class Help(Frozen):
     """One thing to do: hold a suspect to `use`.
 
     gain: the victim's, predicted. check: the same from slots that the prediction does not know, None if there are too
-    few. text: what to paste.
+    few. text: what to paste; empty in records of earlier versions.
     """
 
     suspect: str
@@ -75,7 +76,7 @@ class Help(Frozen):
 class BlameFindings(Frozen):
     """The findings. seconds: of the experiment. aa: the effect of the dummy suspect, which nobody touched.
 
-    unit, is_weak, left_out: as in the record. ended: why it came to its end; empty if it was interrupted.
+    unit, is_weak, left_out, kept: as in the record. ended: why it came to its end; empty if it was interrupted.
     """
 
     name: str
@@ -97,6 +98,7 @@ class BlameFindings(Frozen):
     seconds: float
     needed_s: float | None
     ended: str
+    kept: tuple[Applied | TakenBack, ...] = ()
     slots: tuple[Slot, ...] = ()
 
 
@@ -162,7 +164,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         raise TrialError(f"{record.path}: nothing can be said: {error}; give it more time") from None
     own = [slot.own for slot in whole if slot.own is not None]
     own_share, steal = (float(np.mean(own)) if own else None), float(np.mean([slot.steal for slot in whole]))
-    verdict = _verdict(look, own_share, steal)
+    verdict, places = _verdict(look, own_share, steal), dict(zip(names, began.places, strict=False))
     suspects = tuple(_suspect(each, names.index(each.suspect), whole) for each in look.standings)
     return BlameFindings(
         name=record.name,
@@ -177,7 +179,10 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         headline=_headline(verdict, look, own_share, steal, job),
         suspects=suspects,
         helps=tuple(
-            help_ for each in suspects if each.state is State.GUILTY for help_ in _helps(each, rule, names, whole, job)
+            help_
+            for each in suspects
+            if each.state is State.GUILTY
+            for help_ in _helps(each, rule, names, whole, job, places.get(each.name))
         ),
         aa=look.dummy,
         aa_fails=look.dummy_fails,
@@ -186,8 +191,15 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         seconds=sum(slot.length_ns for slot in every) / 1e9,
         needed_s=look.seconds_needed,
         ended=record.why(),
+        kept=record.kept(),
         slots=every,
     )
+
+
+def best_help(findings: BlameFindings) -> Help | None:
+    """The help that surely gains most; None if none surely gains, or the method does not hold here."""
+    helps = findings.helps if findings.verdict is Verdict.NEIGHBOUR else ()
+    return max((each for each in helps if each.gain.low > 0), key=lambda each: each.gain.low, default=None)
 
 
 def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
@@ -249,12 +261,14 @@ def _suspect(standing: Standing, at: int, slots: Sequence[Slot]) -> Suspect:
     )
 
 
-def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[Slot], job: BlameJob) -> list[Help]:
+def _helps(
+    suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[Slot], job: BlameJob, place: Place | None
+) -> list[Help]:
     """Predictions from the first two thirds of the blocks, checked with the last third."""
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
-    known, held_out = (_full(rule, part, at) for part in (slots[:cut], slots[cut:]))
-    whole = _full(rule, slots, at) or suspect.taken
+    known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
+    whole, is_disk = _full(rule, slots, at, suspect.delay_ns) or suspect.taken, job.lever == "disk"
     return [
         Help(
             suspect=suspect.name,
@@ -262,34 +276,17 @@ def _helps(suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[S
             use=suspect.use * (1 - less),
             gain=(known or whole).scaled(less / suspect.held),
             check=None if known is None or held_out is None else held_out.scaled(less / suspect.held),
-            text=paste(suspect.name, suspect.use * (1 - less), job),
+            text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
         )
         for less in HELPS
     ]
 
 
-def _full(rule: Rule, slots: Sequence[Slot], at: int) -> Estimate | None:
-    """The effect of one suspect at full depth from some slots; None if they are too few."""
+def _full(rule: Rule, slots: Sequence[Slot], at: int, delay_ns: int) -> Estimate | None:
+    """The effect of one suspect at full depth and its delay, from some slots; None if they are too few."""
+    depths = np.array([slot.depths for slot in slots])
+    delay = delay_ns * rule.per_slot // rule.slot_ns
     try:
-        rate = rates_of(slots).reshape(-1, TICKS).mean(axis=1)
-        depths = np.array([slot.depths for slot in slots])
-        found = fit(rate, depths, rule.code.block_slots)
+        return delayed(rates_of(slots), depths, rule.code.block_slots, delay, rule.per_slot).estimate(at)
     except ValueError:
         return None
-    value, half = float(found.effect[at]), 1.96 * float(found.error[at])
-    return Estimate(value=value, low=value - half, high=value + half, n=len(slots), method="as the effects")
-
-
-def paste(cgroup: str, use: float, job: BlameJob) -> str:
-    """A command that holds a group to this use, CPUs or bytes a second, by its owner's own tool."""
-    last = cgroup.rstrip("/").rsplit("/", 1)[-1]
-    if job.lever == "disk":
-        rate = f"{int(use)}"
-        if last.endswith((".service", ".scope", ".slice")):
-            return f"systemctl set-property --runtime {last} IOReadBandwidthMax='/dev/block/{job.device} {rate}'"
-        return f"echo '{job.device} rbps={rate} wbps={rate}' > /sys/fs/cgroup{cgroup}/io.max"
-    if last.endswith((".service", ".scope", ".slice")):
-        return f"systemctl set-property --runtime {last} CPUQuota={max(1, round(100 * use))}%"
-    if "/docker/" in cgroup:
-        return f"docker update --cpus {use:.2f} {last}"
-    return f"echo '{max(1000, int(use * 100_000))} 100000' > /sys/fs/cgroup{cgroup}/cpu.max"

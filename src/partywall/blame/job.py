@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from partywall import units
 from partywall.core.job import Duration, Job, Option
 from partywall.values import Share
 
@@ -30,6 +32,26 @@ NEVER = (
 """Groups that are never touched, by the name of the last part of their path without `.service`."""
 
 
+def until_ns(text: str, now: datetime.datetime) -> int:
+    """The moment that a duration, a time of day or a date with a time means, in ns since the epoch. Pure.
+
+    now: with its time zone, which is that of a text without one. ValueError with a remedy if it means none, or a moment
+    that is over.
+    """
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        hour, minute = map(int, text.split(":"))
+        when = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        when += datetime.timedelta(days=when <= now)
+    elif re.match(r"\d{4}-", text):
+        when = datetime.datetime.fromisoformat(text)
+        when = when if when.tzinfo else when.replace(tzinfo=now.tzinfo)
+    else:
+        when = now + datetime.timedelta(microseconds=units.parse_duration_ns(text) / 1000)
+    if when <= now:
+        raise ValueError(f"{text} is over; give a time that is to come")
+    return round(when.timestamp() * 10**9)
+
+
 class BlameJob(Job):
     """Find out by experiment which neighbour slows a program down, by how much, and what would help.
 
@@ -42,8 +64,9 @@ class BlameJob(Job):
     whenever a suspect is pulsed, that suspect is guilty: this is an experiment, not a correlation. All suspects are
     tested at once. A dummy suspect that is never touched shows whether the method holds (A/A check).
 
-    It writes limits of the suspects' cgroups, and puts each back exactly as it was, also if it is killed. Groups of
-    system services, the victim and this command are never touched. Every pulse is written to the record first.
+    It sets limits of the suspects' cgroups, and puts each back exactly as it was, also if it is killed. Groups of
+    system services, the victim and this command are never touched. Every pulse is written to the record first. With
+    --apply, it keeps the limit that helps most afterwards, until --until.
 
     Exit code: 0 no neighbour is guilty, 1 a neighbour is guilty, 2 bad option, victim or suspect, 3 not known yet,
     4 a suspect cannot be held here, 5 the victim or a suspect ended, 130 interrupted (docs/blame.md).
@@ -76,6 +99,10 @@ class BlameJob(Job):
     harm: Annotated[Share, Option("The share of its work in the budget that a suspect may lose.", example="2%")] = 0.02
     least: Annotated[Share, Option("The smallest effect that matters.", example="5%")] = 0.05
     most: Annotated[int, Field(ge=1, le=63), Option("The most suspects.")] = 15
+    apply: Annotated[bool, Option("Afterwards, keep the limit that helps most.", page="")] = False
+    until: Annotated[
+        str, Option("When --apply takes it back: a duration such as 2h, or a time such as 18:30.", page="")
+    ] = ""
     never: Annotated[tuple[str, ...], Option("A name that is never touched; system services never are.")] = ()
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Of the code.")] = 1
 
@@ -96,5 +123,14 @@ class BlameJob(Job):
             yield f"--device: {self.device!r} is not the number of a disk; give for example 8:0"
         if self.latency and not self.log:
             yield "--latency needs --log: only lines of a log have one"
+        if self.apply and self.lever == "freeze":
+            yield "--apply keeps no suspect frozen; use --lever cpu"
+        if self.until and not self.apply:
+            yield "--until needs --apply: only what is kept is taken back"
+        if self.until:
+            try:
+                until_ns(self.until, datetime.datetime.now().astimezone())
+            except ValueError as error:
+                yield f"--until: {error}"
         if self.depth > self.deepest:
             yield f"--depth must be at most --deepest, which is {self.deepest:.0%}, not {self.depth:.0%}"

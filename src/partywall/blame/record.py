@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from partywall.blame.job import BlameJob
 from partywall.core.record import JobRecord, Stream
@@ -10,14 +11,29 @@ from partywall.errors import TrialError
 from partywall.values import Frozen
 
 
+class Place(Frozen):
+    """Where a suspect's limit is. tool: what changes it, and known_as: as what that tool knows the suspect.
+
+    folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
+    """
+
+    tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
+    known_as: str = ""
+    folder: str
+    is_v2: bool
+    vcpus: int = 1
+    disk: str = ""
+
+
 class Began(Frozen):
-    """How the experiment began. names: of the suspects, in the order of all other lines.
+    """How the experiment began. names: of the suspects, in the order of all other lines; places: in the same order.
 
     unit: of the victim's rate. is_weak: the rate only says how long the victim waited. left_out: who is no suspect, and
     why.
     """
 
     names: tuple[str, ...]
+    places: tuple[Place, ...] = ()
     unit: str = ""
     is_weak: bool = False
     left_out: tuple[str, ...] = ()
@@ -55,12 +71,35 @@ class Stopped(Frozen):
     why: str
 
 
+class Applied(Frozen):
+    """The audit line of a limit that is kept, written before it is set. at_ns, until_ns: since the epoch; None: no end.
+
+    limit: CPUs, or bytes a second. writes: what is changed. keeper: the process that takes it back; None: nobody does.
+    """
+
+    at_ns: int
+    suspect: str
+    limit: float
+    writes: str
+    until_ns: int | None = None
+    keeper: int | None = None
+
+
+class TakenBack(Frozen):
+    """The audit line of a limit that was taken back. at_ns: since the epoch."""
+
+    at_ns: int
+    suspect: str
+
+
 class BlameRecord(JobRecord[BlameJob]):
     """The record of an experiment."""
 
     KIND = "blame"
     JOBS = (BlameJob,)
-    stream = Stream[Began | Pulse | Slot | Stopped](began=Began, pulse=Pulse, slot=Slot, stopped=Stopped)
+    stream = Stream[Began | Pulse | Slot | Stopped | Applied | TakenBack](
+        began=Began, pulse=Pulse, slot=Slot, stopped=Stopped, applied=Applied, taken_back=TakenBack
+    )
 
     @property
     def began(self) -> Began:
@@ -73,6 +112,10 @@ class BlameRecord(JobRecord[BlameJob]):
     def slots(self) -> Iterator[Slot]:
         """The slots in order."""
         return (line for line in self.stream if isinstance(line, Slot))
+
+    def kept(self) -> tuple[Applied | TakenBack, ...]:
+        """Which limit was kept, and when it was taken back."""
+        return tuple(line for line in self.stream if isinstance(line, Applied | TakenBack))
 
     def why(self) -> str:
         """Why it came to its end; empty if it was interrupted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from partywall import units
 from partywall.blame.decide import State
 from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict
-from partywall.blame.record import Standings
+from partywall.blame.record import Applied, Standings, TakenBack
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table
 from partywall.core.report.wording import interval
@@ -165,7 +166,19 @@ def _notes(findings: BlameFindings) -> Iterator[str]:
         yield f"the victim's own limit stopped it for {bare_percent(findings.own)} of the time"
     if findings.steal >= 0.01:
         yield f"the hypervisor took {bare_percent(findings.steal)} of the host's time"
+    yield from (_kept(each) for each in findings.kept)
     yield from (f"not touched: {text}" for text in findings.left_out)
+
+
+def _kept(line: Applied | TakenBack) -> str:
+    if isinstance(line, TakenBack):
+        return f"{_when(line.at_ns)}: the limit of {line.suspect} was taken back"
+    until = f" until {_when(line.until_ns)}" if line.until_ns else ""
+    return f"{_when(line.at_ns)}: {line.suspect} is kept at {line.limit:.4g}{until}: {line.writes}"
+
+
+def _when(at_ns: int) -> str:
+    return datetime.datetime.fromtimestamp(at_ns // 10**9, datetime.UTC).isoformat(sep=" ").replace("+00:00", " UTC")
 
 
 def _charts(findings: BlameFindings) -> Iterator[Chart]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from partywall.values import Frozen
 
@@ -21,6 +21,10 @@ CPU_SHARE: dict[Resource, tuple[float, float]] = {
     "locks": (0.02, 0.3),
 }
 """How much of a CPU the work on a resource takes."""
+WORST = 0.95
+"""The most that a neighbour takes of the victim's work at any moment."""
+BUSY_MOST = 0.8
+"""The most that it takes on average while it is busy, in labs that are drawn: then less of its work takes less."""
 
 
 class Neighbour(Frozen):
@@ -37,6 +41,20 @@ class Neighbour(Frozen):
     rebound: float = Field(0.0, ge=0, le=1, description="share of the delayed work that it does in the next slot")
     lag_ms: int = Field(0, ge=0, description="how late the victim feels it")
     clock: int = Field(0, description="neighbours with the same number are busy at the same times")
+
+    @model_validator(mode="after")
+    def _can_take_it(self) -> Self:
+        if self.effect > WORST * self.busy:
+            raise ValueError(
+                f"{self.name}: it cannot take {self.effect:.0%} of the work, because it is busy {self.busy:.0%} of the "
+                f"time; give an effect of at most {WORST * self.busy:.0%}, or a larger duty"
+            )
+        return self
+
+    @property
+    def busy(self) -> float:
+        """The share of the time in which it does something."""
+        return self.duty if self.rhythm in ("bursty", "clocked") else 1.0
 
 
 class Lab(Frozen):
@@ -67,7 +85,8 @@ def drawn(number: int, seed: int = 53) -> Lab:
     """Draws lab `number` of a corpus.
 
     0 to 3 of 2 to 15 neighbours are guilty; a quarter of the labs have no guilty one. Effects are 2 to 50 %, uniform
-    on the logarithmic scale. In a third of the labs, neighbours share clocks. A quarter of the victims is stopped by
+    on the logarithmic scale, but no more than a neighbour can take in the time in which it is busy. In a third of the
+    labs, neighbours share clocks. A quarter of the victims is stopped by
     its own limit at times; a quarter of the hosts loses time to its hypervisor.
     """
     random = np.random.default_rng([seed, number])
@@ -100,14 +119,17 @@ def _neighbour(random: np.random.Generator, at: int, *, is_guilty: bool, clock: 
     low, high = CPU_SHARE[resource]
     # An innocent one may be the busiest of all.
     cpu = random.uniform(low, high) if is_guilty else float(np.exp(random.uniform(np.log(0.02), np.log(1.5))))
+    effect = float(np.exp(random.uniform(np.log(0.02), np.log(0.5)))) if is_guilty else 0.0
+    # One clock has one period and one duty.
+    period_s = 0.8 if clock < 10 else float(np.exp(random.uniform(np.log(0.2), np.log(8))))
+    duty = 0.5 if clock < 10 else random.uniform(0.2, 0.9)
     return Neighbour(
         name=str(at),
         resource=resource,
-        effect=_round(np.exp(random.uniform(np.log(0.02), np.log(0.5)))) if is_guilty else 0.0,
+        effect=_round(min(effect, BUSY_MOST * duty) if rhythm in ("bursty", "clocked") else effect),
         rhythm=rhythm,
-        # One clock has one period.
-        period_s=_round(0.8 if clock < 10 else np.exp(random.uniform(np.log(0.2), np.log(8)))),
-        duty=_round(0.5 if clock < 10 else random.uniform(0.2, 0.9)),
+        period_s=_round(period_s),
+        duty=_round(duty),
         cpu=_round(cpu),
         grip=_round(random.uniform(0.6, 1.0)),
         rebound=_round(random.choice([0.0, 0.0, random.uniform(0, 0.5)])),

@@ -13,12 +13,10 @@ import numpy as np
 from scipy import signal
 
 from partywall.blame.code import Array
-from partywall.blame.corpus.lab import Lab, Neighbour
+from partywall.blame.corpus.lab import WORST, Lab, Neighbour
 
 TICK_NS = 25_000_000
 PER_SLOT = 4
-WORST = 0.95
-"""No neighbour takes more than this at any moment."""
 CALIBRATED = 24_000
 """Ticks from which the mean effect of a neighbour is set."""
 

@@ -100,8 +100,8 @@ class Experiment:
         self._lost_s += float(depths.max(initial=0.0)) / 2 * slot.length_ns / 1e9
 
     def _slot(self, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Slot:
-        if self._victim.has_ended():
-            raise TrialError("the victim has ended before the experiment; give one that runs longer")
+        if why := self._victim.ended():
+            raise TrialError(f"the victim {why} before the end of the experiment; give one that goes on for longer")
         start_ns = self._clock.now_ns()
         before, own, stat = self._victim.read(start_ns), self._read_own(), _steal(self._stat)
         used = [each.used() for each in self._suspects]

@@ -1,11 +1,7 @@
-"""Levers: files of a suspect's cgroup that throttle it for the length of a pulse, and their contents before and during.
+"""Levers: what throttles a suspect for the length of a pulse, and puts its limit back.
 
-The CPU lever sets a quota below what the suspect used of late, in periods of 10 ms, so that a pulse of 100 ms has ten
-of them. The disk lever sets rates on one disk. The freezer stops it, and is used only if asked for.
-
-Files are written where nobody else writes them: groups of no owner, and those of OCI runtimes, which write a group's
-limits only when they are told to. What systemd and libvirt own is refused: they may write the old limits again at any
-time, and a limit that they do not know of is lost then.
+The CPU lever sets a quota below what the suspect used of late, the disk lever rates on one disk. The freezer stops it,
+and is used only if asked for. How a limit is changed is up to the group's owner (`owners`).
 """
 
 from __future__ import annotations
@@ -13,157 +9,87 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from partywall.blame.measure import watchdog
-from partywall.errors import CapabilityError, Problem, TrialError
-from partywall.files import kernel_text
+from partywall.blame.measure.domains import domain_of
+from partywall.blame.measure.files import Files, files_of
+from partywall.blame.measure.owners import PERIOD_US, Kind, Owner, Refused, lack, owner_of
+from partywall.blame.measure.units import unit_of
+from partywall.errors import TrialError
 from partywall.host.label import state_root
-from partywall.host.settings import ledger
+from partywall.host.settings import ledger, watchdog
 from partywall.sandbox.cgroups import Cgroups
 
-PERIOD_US = 10_000
-LEAST_QUOTA_US = 1_000
-"""The kernel accepts no lower quota."""
+LEAST_CPUS = 1_000 / PERIOD_US
+"""The kernel accepts no quota below 1 ms."""
 LEAST_BPS = 65_536
 PATIENCE_S = 2.0
 """After this time without a slot, the watchdog puts everything back."""
 
 
-class Kind(StrEnum):
-    """What a lever acts on."""
-
-    CPU = "cpu"
-    DISK = "disk"
-    FREEZE = "freeze"
-
-
 @dataclass(frozen=True)
 class Lever:
-    """One suspect's lever. before: the contents of its files, in the order in which they are written back.
-
-    capacity: what it may use at most now: CPUs, or bytes a second; None: no limit.
-    """
+    """One suspect's lever. capacity: what it may use at most now: CPUs, or bytes a second; None: no limit."""
 
     kind: Kind
-    folder: Path
-    before: Mapping[Path, str]
-    is_v2: bool = False
-    device: str = ""
+    owner: Owner
     capacity: float | None = None
 
-    def pulse(self, depth: float, use: float) -> Mapping[Path, str] | None:
-        """Returns the contents during a pulse, in order; None if the suspect uses too little to be held.
+    def limit(self, depth: float, use: float) -> float | None:
+        """The limit during a pulse: CPUs, or bytes a second; None if the suspect uses too little to be held.
 
-        use: CPUs, or bytes a second, that it used of late.
+        use: what it used of late.
         """
         if self.kind is Kind.FREEZE:
-            return dict.fromkeys(self.before, "1" if self.is_v2 else "FROZEN")
+            return 0.0
         wanted = use * (1 - depth)
-        if self.kind is Kind.CPU:
-            return self._cpu(wanted)
-        if wanted < LEAST_BPS:
+        if wanted < (LEAST_CPUS if self.kind is Kind.CPU else LEAST_BPS):
             return None
-        if self.is_v2:
-            return {path: f"{self.device} rbps={int(wanted)} wbps={int(wanted)}" for path in self.before}
-        return {path: f"{self.device} {int(wanted)}" for path in self.before}
-
-    def _cpu(self, cpus: float) -> Mapping[Path, str] | None:
-        quota = int(cpus * PERIOD_US)
-        if quota < LEAST_QUOTA_US or (self.capacity is not None and cpus >= self.capacity):
-            return None
-        if self.is_v2:
-            return {self.folder / "cpu.max": f"{quota} {PERIOD_US}"}
-        # Lower the quota first and the period then: no moment allows more than before or after, which a parent refuses.
-        return {self.folder / "cpu.cfs_quota_us": str(quota), self.folder / "cpu.cfs_period_us": str(PERIOD_US)}
-
-
-def owner(cgroup: str, *, has_systemd: bool) -> str:
-    """The program that owns a group's limits and may write them at any time; empty if there is none. Pure."""
-    if ".libvirt-qemu" in cgroup or "/libvirt/" in f"{cgroup}/" or re.search(r"machine-qemu", cgroup):
-        return "libvirt"
-    if has_systemd and re.search(r"\.(service|scope|slice)(/|$)", cgroup):
-        return "systemd"
-    return ""
+        return None if self.capacity is not None and wanted >= self.capacity else wanted
 
 
 def lever(kind: Kind, cgroup: str, groups: Cgroups, *, has_systemd: bool, device: str = "") -> Lever:
-    """Finds a suspect's lever and reads what its files contain.
+    """Finds a suspect's lever, and what its limit is now.
 
-    CapabilityError if the host lacks it, if the group has an owner, or if it is the root, which has no limits.
+    CapabilityError if the host lacks it, if the owner refuses, or if it is the root, which has no limits.
     """
     name = f"/{cgroup.strip('/')}"
     if name == "/":
-        raise _lack(name, "the root group has no limits", "start the suspect in a group of its own")
-    if who := owner(name, has_systemd=has_systemd):
-        raise _lack(
-            name, f"{who} owns its limits and may write them at any time", "name another suspect; see docs/blame.md"
-        )
-    makers: dict[Kind, Callable[[str, Cgroups], Lever]] = {
-        Kind.CPU: _cpu_lever,
-        Kind.DISK: partial(_disk_lever, device=device),
-        Kind.FREEZE: _freezer,
-    }
-    made = makers[kind](name, groups)
-    for path in made.before:
+        raise lack(name, "the root group has no limits", "start the suspect in a group of its own")
+    files = files_of(kind, name, groups, device)
+    for path in files.before:
         if not os.access(path, os.W_OK):
-            raise _lack(name, f"you may not write {path}", "run it as root")
-    return made
+            raise lack(name, f"you may not write {path}", "run it as root")
+    return Lever(kind, _owner(name, files, has_systemd=has_systemd), _capacity(files))
 
 
-def _lack(name: str, why: str, remedy: str) -> CapabilityError:
-    return CapabilityError(Problem(f"{name} cannot be held: {why}", remedy))
+def _owner(name: str, files: Files, *, has_systemd: bool) -> Owner:
+    who, known_as = owner_of(name, has_systemd=has_systemd)
+    if who == "libvirt" and shutil.which("virsh") is None:
+        # Without it, nobody could undo what a killed experiment left.
+        raise lack(name, "libvirt owns its limits, and there is no virsh", "install libvirt-clients")
+    if who == "another systemd":
+        raise lack(name, "a user's own systemd owns its limits", "name the user's slice, such as /user.slice/…")
+    if who == "libvirt":
+        return domain_of(int(known_as), files)
+    return unit_of(known_as, files) if who == "systemd" else files
 
 
-def _content(path: Path) -> str:
-    text = kernel_text(str(path))
-    if text is None:
-        raise _lack(f"/{path.parent.name}", f"there is no {path}", "the group has ended, or lacks this controller")
-    return text
-
-
-def _cpu_lever(name: str, groups: Cgroups) -> Lever:
-    folder = groups.folder("cpu", name)
-    if groups.is_v2:
-        text = _content(folder / "cpu.max")
-        quota, _, period = text.strip().partition(" ")
-        capacity = None if quota == "max" else int(quota) / int(period)
-        return Lever(Kind.CPU, folder, {folder / "cpu.max": text}, is_v2=True, capacity=capacity)
-    quota_us, period_us = (int(_content(folder / f"cpu.cfs_{file}_us")) for file in ("quota", "period"))
-    before = {folder / "cpu.cfs_period_us": f"{period_us}", folder / "cpu.cfs_quota_us": f"{quota_us}"}
-    return Lever(Kind.CPU, folder, before, capacity=None if quota_us < 0 else quota_us / period_us)
-
-
-def _disk_lever(name: str, groups: Cgroups, device: str) -> Lever:
-    folder = groups.folder("io", name)
-    if groups.is_v2:
-        lines = _content(folder / "io.max").splitlines()
-        was = next((line for line in lines if line.startswith(f"{device} ")), "")
-        none = f"{device} rbps=max wbps=max riops=max wiops=max"
-        return Lever(Kind.DISK, folder, {folder / "io.max": was or none}, is_v2=True, device=device)
-    before = {}
-    for way in ("read", "write"):
-        file = folder / f"blkio.throttle.{way}_bps_device"
-        was = next((line for line in _content(file).splitlines() if line.startswith(f"{device} ")), "")
-        before[file] = was or f"{device} 0"
-    return Lever(Kind.DISK, folder, before, device=device)
-
-
-def _freezer(name: str, groups: Cgroups) -> Lever:
-    folder = groups.folder("freezer", name) if not groups.is_v2 else (groups.unified or Path()) / name.strip("/")
-    file = folder / ("cgroup.freeze" if groups.is_v2 else "freezer.state")
-    if _content(file).strip() not in ("0", "THAWED"):
-        raise _lack(name, "it is frozen already", "name another suspect")
-    return Lever(Kind.FREEZE, folder, {file: "0" if groups.is_v2 else "THAWED"}, is_v2=groups.is_v2)
+def _capacity(files: Files) -> float | None:
+    if files.kind is not Kind.CPU:
+        return None
+    if files.is_v2:
+        quota, period = next(iter(files.before.values())).split()
+    else:
+        period, quota = files.before.values()
+    return None if quota.strip() in ("max", "-1") else int(quota) / int(period)
 
 
 class Held:
@@ -175,15 +101,15 @@ class Held:
 
     def __init__(self, levers: Mapping[str, Lever]) -> None:
         self._levers = levers
-        self._on: dict[str, Mapping[Path, str]] = {}
+        self._on: dict[str, float] = {}
         self._stack = contextlib.ExitStack()
         self._dog: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        before = {path: text for each in self._levers.values() for path, text in each.before.items()}
+        undo = sum((each.owner.undo for each in self._levers.values()), ledger.Undo())
         with contextlib.ExitStack() as stack:
-            stack.enter_context(ledger.changed(ledger.LEVERS, "the limits of suspects", {}, lambda: before))
-            self._dog = stack.enter_context(_watchdog(before))
+            stack.enter_context(ledger.changed(ledger.LEVERS, "the limits of suspects", {}, dict, undo))
+            self._dog = stack.enter_context(_watchdog(undo))
             self._stack = stack.pop_all()
         return self
 
@@ -198,42 +124,39 @@ class Held:
 
     def beat(self) -> None:
         """Tells the watchdog that the experiment goes on."""
-        if self._dog is not None and self._dog.stdin is not None:
+        if self._dog is not None:
             try:
-                self._dog.stdin.write(b".")
-                self._dog.stdin.flush()
+                _say(self._dog, b".")
             except BrokenPipeError:
                 raise TrialError("the watchdog of the experiment has ended; everything was put back") from None
 
     def hold(self, name: str, depth: float, use: float) -> bool:
         """Begins a pulse, or changes its depth. False if the suspect uses too little to be held."""
-        files = self._levers[name].pulse(depth, use)
-        if files is None:
+        limit = self._levers[name].limit(depth, use)
+        if limit is None:
             self.release(name)
             return False
-        if self._on.get(name) != files:
-            # Recorded first: a refused second file must not leave the first one changed.
-            self._on[name] = files
-            self._write(name, files)
+        if self._on.get(name) != limit:
+            # Recorded first: what is changed only in part must be put back as well.
+            self._on[name] = limit
+            with self._refusals(name):
+                self._levers[name].owner.hold(limit)
         return True
 
     def release(self, name: str) -> None:
         """Ends a pulse."""
         if self._on.pop(name, None) is not None:
-            self._write(name, self._levers[name].before)
+            with self._refusals(name):
+                self._levers[name].owner.release()
 
-    def _write(self, name: str, files: Mapping[Path, str]) -> None:
-        for path, text in files.items():
-            try:
-                path.write_text(text)
-            except (FileNotFoundError, ProcessLookupError):
+    @contextlib.contextmanager
+    def _refusals(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as refused:
+            if not self._levers[name].owner.folder.exists():
                 raise Ended(name) from None
-            except OSError as error:
-                if not self._levers[name].folder.exists():
-                    raise Ended(name) from None
-                raise TrialError(
-                    f"{path}: the kernel refuses {text}: {error.strerror}; nothing is left changed"
-                ) from None
+            raise TrialError(f"{name}: {refused}; nothing is left changed") from None
 
 
 class Ended(Exception):  # noqa: N818 - no error, but something that suspects do
@@ -241,25 +164,34 @@ class Ended(Exception):  # noqa: N818 - no error, but something that suspects do
 
 
 @contextlib.contextmanager
-def _watchdog(before: Mapping[Path, str]) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))]
-    given = {
-        "note": str(state_root() / ledger.LEVERS),
-        "pid": os.getpid(),
-        "before": {str(path): text for path, text in before.items()},
-        "patience_s": PATIENCE_S,
-    }
-    # In a session of its own, Ctrl-C and the end of a terminal do not reach it.
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as dog:
-        if dog.stdin is None:
-            raise TrialError("the watchdog has no input")
-        dog.stdin.write(json.dumps(given).encode() + b"\n")
-        dog.stdin.flush()
+def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
+    note = {"note": str(state_root() / ledger.LEVERS), "pid": os.getpid(), "patience_s": PATIENCE_S}
+    with launch_watchdog() as dog:
+        tell(dog, note | undo.noted)
         try:
             yield dog
         finally:
             with contextlib.suppress(BrokenPipeError):
-                dog.stdin.write(b"q")
-                dog.stdin.flush()
-            with contextlib.suppress(BrokenPipeError):
-                dog.stdin.close()
+                _say(dog, b"q")
+            if dog.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    dog.stdin.close()
+
+
+def launch_watchdog() -> subprocess.Popen[bytes]:
+    """Starts a watchdog, which waits to be told what it has to undo."""
+    argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
+    # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+
+
+def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:
+    """Tells a watchdog what it has to undo, and when."""
+    _say(dog, json.dumps(given).encode() + b"\n")
+
+
+def _say(dog: subprocess.Popen[bytes], data: bytes) -> None:
+    if dog.stdin is None:
+        raise TrialError("the watchdog has no input")
+    dog.stdin.write(data)
+    dog.stdin.flush()

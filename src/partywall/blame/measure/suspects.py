@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
-from partywall.blame.measure.levers import Kind, Lever, lever
+from partywall.blame.measure.levers import Lever, lever
+from partywall.blame.measure.owners import Kind
+from partywall.blame.measure.places import place_of
+from partywall.blame.record import Place
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.group_counts import disk_work
 
 FIND_S = 1.0
 
@@ -26,6 +30,7 @@ class Suspect:
     name: str
     lever: Lever
     used: Callable[[], float]
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
 def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
     has_systemd, kind = host.path("/run/systemd/system").is_dir(), Kind(job.lever)
     held = lever(kind, path, groups, has_systemd=has_systemd, device=job.device)
-    return Suspect(path, held, reader(kind, path, groups, job.device))
+    return Suspect(path, held, reader(kind, path, groups, job.device), place_of(path, held, groups, host))
 
 
 def _path(cgroup: str) -> str:
@@ -156,24 +161,13 @@ def _field(file: Path, name: str) -> float:
 
 
 def _bytes(groups: Cgroups, cgroup: str, device: str) -> Callable[[], float]:
-    folder = groups.folder("io", cgroup)
-    if groups.is_v2:
+    folder = str(groups.folder("io", cgroup))
 
-        def of_stat() -> float:
-            for line in (kernel_text(str(folder / "io.stat")) or "").splitlines():
-                if line.startswith(f"{device} "):
-                    fields = dict(each.split("=", 1) for each in line.split()[1:])
-                    return float(fields.get("rbytes", 0)) + float(fields.get("wbytes", 0))
-            return 0.0
+    def read() -> float:
+        _, read_bytes, write_bytes = (disk_work(folder, is_v2=groups.is_v2) or {}).get(device, (0, 0, 0))
+        return float(read_bytes + write_bytes)
 
-        return of_stat
-
-    def of_throttle() -> float:
-        text = kernel_text(str(folder / "blkio.throttle.io_service_bytes")) or ""
-        rows = [line.split() for line in text.splitlines()]
-        return float(sum(int(row[2]) for row in rows if row[:1] == [device] and row[1] in ("Read", "Write")))
-
-    return of_throttle
+    return read
 
 
 def throttled(groups: Cgroups, cgroup: str) -> Callable[[], float] | None:

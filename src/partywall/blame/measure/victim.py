@@ -20,6 +20,7 @@ from partywall.host.processes import end_group
 from partywall.sandbox import cgroups, tenants
 
 STOP_S = 5.0
+ENDED = "has ended"
 Counts = tuple[float, float]
 """Work so far, and what it is divided by: seconds, or the sum of latencies."""
 
@@ -34,7 +35,9 @@ class Victim(Protocol):
 
     def pids(self) -> list[int]: ...
 
-    def has_ended(self) -> bool: ...
+    def ended(self) -> str:
+        """What has happened to it, as the end of a sentence; empty while it can be measured."""
+        ...
 
 
 def rate(before: Counts, after: Counts) -> float | None:
@@ -49,39 +52,73 @@ class Printed:
     unit, is_weak = "lines/s", False
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process, self._lines = process, 0
+        self._process, self._lines, self._seconds, self._is_closed = process, 0, 0.0, False
         threading.Thread(target=self._count, daemon=True).start()
 
     def _count(self) -> None:
         if (stream := self._process.stdout) is not None:
             while part := os.read(stream.fileno(), 65536):
                 self._lines += part.count(b"\n")
+        self._is_closed = True
 
     def read(self, now_ns: int) -> Counts:
-        return self._lines, now_ns / 1e9
+        # Without an output nothing is known, so its time stands still.
+        self._seconds = self._seconds if self._is_closed else now_ns / 1e9
+        return self._lines, self._seconds
 
     def pids(self) -> list[int]:
         return [self._process.pid]
 
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
+    def ended(self) -> str:
+        if self._process.poll() is not None:
+            return ENDED
+        return "has closed its output" if self._is_closed else ""
 
 
 class Logged:
-    """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency."""
+    """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency.
+
+    A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
+    writes to the old one until it is told of the new.
+    """
 
     is_weak = False
 
     def __init__(self, file: Path, pattern: str) -> None:
         self.unit = "requests per second of latency" if pattern else "lines/s"
         self._pattern = re.compile(pattern.encode()) if pattern else None
-        self._stream = file.open("rb")
+        self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0
 
+    def _lines_since(self) -> list[bytes]:
+        lines = self._whole_lines(self._rest)
+        # Half a line of the old file is lost.
+        return lines + self._whole_lines(b"") if self._begins_anew() else lines
+
+    def _whole_lines(self, rest: bytes) -> list[bytes]:
+        *lines, self._rest = (rest + self._stream.read()).split(b"\n")
+        return lines
+
+    def _begins_anew(self) -> bool:
+        """Goes to the beginning of the log if it is another file now, or shorter than what was read of it."""
+        try:
+            now, known = self._file.stat(), os.fstat(self._stream.fileno())
+            if (now.st_dev, now.st_ino) == (known.st_dev, known.st_ino):
+                if is_shorter := now.st_size < self._stream.tell():
+                    self._stream.seek(0)
+                return is_shorter
+            fresh = self._file.open("rb") if now.st_size else None
+        except OSError:
+            # There is no new one yet.
+            return False
+        if fresh is not None:
+            self._stream.close()
+            self._stream = fresh
+        return fresh is not None
+
     def read(self, now_ns: int) -> Counts:
-        *lines, self._rest = (self._rest + self._stream.read()).split(b"\n")
-        for line in lines:
+        for line in self._lines_since():
             if self._pattern is None:
                 self._lines += 1
             elif (match := self._pattern.search(line)) is not None:
@@ -93,8 +130,8 @@ class Logged:
     def pids(self) -> list[int]:
         return []
 
-    def has_ended(self) -> bool:
-        return False
+    def ended(self) -> str:
+        return ""
 
 
 class Waiting:
@@ -126,8 +163,8 @@ class Waiting:
     def pids(self) -> list[int]:
         return self._find()
 
-    def has_ended(self) -> bool:
-        return not self._find()
+    def ended(self) -> str:
+        return "" if self._find() else ENDED
 
 
 @contextlib.contextmanager

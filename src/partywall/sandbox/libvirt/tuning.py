@@ -150,6 +150,16 @@ class Tuner:
         with libvirt_errors(self._what("its CPU limit or weight cannot be set")):
             self._set(wanted)
 
+    def settable(self) -> dict[str, int] | None:
+        """Its scheduler parameters that can be set; None if it has none."""
+        scheduler = self.scheduler()
+        return None if scheduler is None else _settable(scheduler, self._kind)
+
+    def schedule(self, parameters: Parameters) -> None:
+        """Sets scheduler parameters as they are."""
+        with libvirt_errors(self._what("its CPU limit cannot be set")):
+            self._set(parameters)
+
     def _set(self, wanted: Parameters) -> None:
         if self._live:
             self._domain.setSchedulerParametersFlags(dict(wanted), self._live)

@@ -19,6 +19,7 @@ from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.host.label import start_ticks
 from partywall.sandbox import cgroups, tenants
+from partywall.sandbox.group_counts import V1_POLICIES, Counts, device_row, disk_work, v1_counts, waited_ns
 from partywall.sandbox.tenants import Tenant
 from partywall.watch.measure.processes import Processes
 from partywall.watch.record import HOST, REST, UNKNOWN, Disk, Span, Use
@@ -33,8 +34,6 @@ IN_FLIGHT, IN_FLIGHT_MAX = 8, 2**31
 """The only place that is no sum. Some kernels print -1, also as an unsigned number."""
 FEWEST_COUNTERS = 11
 """Of a disk. Old kernels print 4 of a partition."""
-V1_POLICIES = ("throttle.", "bfq.", "")
-"""The beginnings of names of version 1; the last is that of CFQ, until Linux 4.20."""
 NO_DEVICE = "(unknown)"
 """What the kernel prints for a device without a name, such as a path of an NVMe disk with several."""
 LOOK_NS = 5_000_000_000
@@ -42,9 +41,6 @@ LOOK_NS = 5_000_000_000
 SOON_NS = 2_000_000_000
 """How often at most, if the number of groups has changed; and how often processes are read, of which there are many."""
 LOOKS_MAX = 3
-
-Counts = tuple[int, int, int]
-"""Operations, bytes read, bytes written, since some fixed moment."""
 
 
 @dataclass(frozen=True)
@@ -241,11 +237,11 @@ class Reader:
             self._processes.read()
         disks = self._diskstats()
         uses: dict[tuple[str, str], Counts] = {}
-        waited = {HOST: value} if (value := _waited_ns(self._psi)) is not None else {}
+        waited = {HOST: value} if (value := waited_ns(self._psi)) is not None else {}
         for name, tenant in self._tenants.items():
             if name in self._with_counters and tenant.cgroup is not None:
                 uses |= self._of_group(name, tenant.cgroup, disks)
-            if (value := _waited_ns(self._io.pressure(tenant))) is not None:
+            if (value := waited_ns(self._io.pressure(tenant))) is not None:
                 waited[name] = value
         for name in (*self._uncounted, UNKNOWN) if self._uncounted else ():
             place = REST if name in self._with_counters else HOST
@@ -362,80 +358,28 @@ class _Groups:
         folders = [f"{self.counting}/{tenant.cgroup or ''}" for tenant in every] if self.counting else []
         if self.is_v2:
             texts = (kernel_text(f"{folder}/io.stat") or "" for folder in folders)
-            rows = (_device(line) for text in texts for line in text.splitlines())
+            rows = (device_row(line) for text in texts for line in text.splitlines())
             return any(number == NO_DEVICE and any(row.values()) for number, row in rows)
-        counts = (_v1(folder, policy, "io_serviced") for folder in folders for policy in self.policies)
+        counts = (v1_counts(folder, policy, "io_serviced") for folder in folders for policy in self.policies)
         return any(any(row.get(NO_DEVICE, ())) for row in counts)
 
     def counted(self, disks: Mapping[str, str]) -> frozenset[str]:
         """The disks whose requests are counted for each group. Also finds the policies that count any."""
         if self.is_v2:
             return frozenset(disks.values())
-        known = {policy: _v1(str(self.counting), policy, "io_serviced") for policy in V1_POLICIES}
+        known = {policy: v1_counts(str(self.counting), policy, "io_serviced") for policy in V1_POLICIES}
         self.policies = [policy for policy, rows in known.items() if rows]
         return frozenset(disks[number] for rows in known.values() for number in rows if number in disks)
 
     def counts(self, cgroup: str | None, disks: Mapping[str, str]) -> dict[str, Counts] | None:
         """By disk; None if nothing is counted for this group, or it has ended."""
-        folder = f"{self.counting}/{cgroup}"
-        if self.is_v2:
-            if (text := kernel_text(f"{folder}/io.stat")) is None:
-                return None
-            return {
-                disks[number]: (row.get("rios", 0) + row.get("wios", 0), row["rbytes"], row.get("wbytes", 0))
-                for number, row in map(_device, text.splitlines())
-                if number in disks and "rbytes" in row
-            }
-        every: dict[str, Counts] = {}
-        for policy in self.policies:
-            operations = _v1(folder, policy, "io_serviced")
-            sizes = _v1(folder, policy, "io_service_bytes") if operations else {}
-            for number in operations.keys() & disks.keys():
-                every.setdefault(disks[number], (sum(operations[number]), *sizes.get(number, (0, 0))))
-        return every
+        every = disk_work(f"{self.counting}/{cgroup}", is_v2=self.is_v2, policies=self.policies)
+        return None if every is None else {disks[number]: row for number, row in every.items() if number in disks}
 
 
 def _outer(path: str) -> list[str]:
     """The groups that a group is in, without the root."""
     return [path[:at] for at, letter in enumerate(path) if letter == "/"]
-
-
-def _v1(folder: str, policy: str, what: str) -> dict[str, tuple[int, int]]:
-    """Reads and writes of a group by the number of a disk. Empty if no file can be read.
-
-    Old kernels have no file that includes the groups below, so theirs are added.
-    """
-    name = f"blkio.{policy}{what}"
-    text = kernel_text(f"{folder}/{name}_recursive")
-    if text is None:
-        texts = [kernel_text(f"{each}/{name}") for each in tenants.all_groups(Path(folder))]
-        text = "\n".join(filter(None, texts))
-    every: dict[str, tuple[int, int]] = {}
-    for words in map(str.split, text.splitlines()):
-        if len(words) == 3 and words[1] in ("Read", "Write") and words[2].isdecimal():
-            reads, writes = every.get(words[0], (0, 0))
-            count = int(words[2])
-            every[words[0]] = (reads + count, writes) if words[1] == "Read" else (reads, writes + count)
-    return every
-
-
-def _device(line: str) -> tuple[str, dict[str, int]]:
-    """A line of io.stat. Some kernels print devices without counters before another, or before the end of the file."""
-    words = line.split()
-    names = [word for word in words if "=" not in word]
-    return names[-1] if names else "", _keyed(line)
-
-
-def _keyed(text: str) -> dict[str, int]:
-    pairs = (word.partition("=") for word in text.split())
-    return {key: int(value) for key, _, value in pairs if value.isdecimal()}
-
-
-def _waited_ns(path: str) -> int | None:
-    """How long some task waited (PSI); None if the kernel does not say."""
-    text = kernel_text(path) or ""
-    total = text.partition("\n")[0].rpartition("total=")[2] if text.startswith("some ") else ""
-    return int(total) * 1000 if total.isdecimal() else None
 
 
 def _disks(host: Host) -> dict[str, str]:

@@ -1,0 +1,103 @@
+"""Groups that nobody owns: their limits are files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from partywall.blame.measure.owners import PERIOD_US, Kind, Refused, lack
+from partywall.files import kernel_text
+from partywall.host.settings.ledger import Undo
+from partywall.sandbox.cgroups import Cgroups
+
+
+@dataclass(frozen=True)
+class Files:
+    """A group that nobody owns. before: the contents of its files, in the order in which they are written back."""
+
+    kind: Kind
+    folder: Path
+    before: Mapping[Path, str]
+    is_v2: bool = False
+    device: str = ""
+    name = ""
+
+    @property
+    def writes(self) -> str:
+        return ", ".join(str(path) for path in self.before)
+
+    @property
+    def undo(self) -> Undo:
+        return Undo(files=self.before)
+
+    def hold(self, limit: float) -> None:
+        self._write(self.during(limit))
+
+    def release(self) -> None:
+        self._write(self.before)
+
+    def during(self, limit: float) -> Mapping[Path, str]:
+        """The contents with a limit, in the order in which they are written."""
+        if self.kind is Kind.FREEZE:
+            return dict.fromkeys(self.before, "1" if self.is_v2 else "FROZEN")
+        if self.kind is Kind.DISK:
+            rate = f"rbps={int(limit)} wbps={int(limit)}" if self.is_v2 else f"{int(limit)}"
+            return dict.fromkeys(self.before, f"{self.device} {rate}")
+        quota = int(limit * PERIOD_US)
+        if self.is_v2:
+            return {self.folder / "cpu.max": f"{quota} {PERIOD_US}"}
+        # Lower the quota first and the period then: no moment allows more than before or after, which a parent refuses.
+        return {self.folder / "cpu.cfs_quota_us": str(quota), self.folder / "cpu.cfs_period_us": str(PERIOD_US)}
+
+    @staticmethod
+    def _write(files: Mapping[Path, str]) -> None:
+        for path, text in files.items():
+            try:
+                path.write_text(text)
+            except OSError as error:
+                raise Refused(f"{path}: the kernel refuses {text.strip()}: {error.strerror}") from None
+
+
+def files_of(kind: Kind, cgroup: str, groups: Cgroups, device: str = "") -> Files:
+    """The files of a group for a kind of lever, with what they contain. CapabilityError if it has none."""
+    name = f"/{cgroup.strip('/')}"
+    if kind is Kind.CPU:
+        return _cpu_files(name, groups)
+    return _disk_files(name, groups, device) if kind is Kind.DISK else _freezer(name, groups)
+
+
+def _cpu_files(name: str, groups: Cgroups) -> Files:
+    folder = groups.folder("cpu", name)
+    names = ["cpu.max"] if groups.is_v2 else ["cpu.cfs_period_us", "cpu.cfs_quota_us"]
+    return Files(Kind.CPU, folder, {folder / each: _content(folder / each) for each in names}, is_v2=groups.is_v2)
+
+
+def _disk_files(name: str, groups: Cgroups, device: str) -> Files:
+    folder = groups.folder("io", name)
+    if groups.is_v2:
+        lines = _content(folder / "io.max").splitlines()
+        was = next((line for line in lines if line.startswith(f"{device} ")), "")
+        none = f"{device} rbps=max wbps=max riops=max wiops=max"
+        return Files(Kind.DISK, folder, {folder / "io.max": was or none}, is_v2=True, device=device)
+    before = {}
+    for way in ("read", "write"):
+        file = folder / f"blkio.throttle.{way}_bps_device"
+        was = next((line for line in _content(file).splitlines() if line.startswith(f"{device} ")), "")
+        before[file] = was or f"{device} 0"
+    return Files(Kind.DISK, folder, before, device=device)
+
+
+def _freezer(name: str, groups: Cgroups) -> Files:
+    folder = groups.folder("freezer", name) if not groups.is_v2 else (groups.unified or Path()) / name.strip("/")
+    file = folder / ("cgroup.freeze" if groups.is_v2 else "freezer.state")
+    if _content(file).strip() not in ("0", "THAWED"):
+        raise lack(name, "it is frozen already", "name another suspect")
+    return Files(Kind.FREEZE, folder, {file: "0" if groups.is_v2 else "THAWED"}, is_v2=groups.is_v2)
+
+
+def _content(path: Path) -> str:
+    text = kernel_text(str(path))
+    if text is None:
+        raise lack(f"/{path.parent.name}", f"there is no {path}", "the group has ended, or lacks this controller")
+    return text

@@ -1,0 +1,36 @@
+"""Where the limits of suspects are, and which tool changes them. Only reads."""
+
+from __future__ import annotations
+
+import re
+
+from partywall.blame.measure.domains import Domain
+from partywall.blame.measure.levers import Lever
+from partywall.blame.measure.owners import Kind
+from partywall.blame.measure.units import Unit
+from partywall.blame.record import Place
+from partywall.host import Host
+from partywall.sandbox.cgroups import Cgroups
+
+CONTAINER = re.compile(r"/(docker|libpod)[-/]([0-9a-f]{12,64})(?:\.scope)?(?:/|$)")
+"""Groups of Docker and podman, with either of their two drivers."""
+TOOLS = {"docker": "docker", "libpod": "podman"}
+RUNTIMES = ("crun", "runc")
+
+
+def place_of(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
+    """The place of a suspect's limit."""
+    folder = str(groups.folder("io" if lever.kind is Kind.DISK else "cpu", cgroup))
+    owner = lever.owner
+    if container := CONTAINER.search(cgroup):
+        return Place(tool=TOOLS[container[1]], known_as=container[2], folder=folder, is_v2=groups.is_v2)
+    if isinstance(owner, Unit):
+        return Place(tool="systemd", known_as=owner.unit, folder=folder, is_v2=groups.is_v2)
+    if isinstance(owner, Domain):
+        about = {"known_as": owner.uuid, "vcpus": owner.vcpus, "disk": owner.disk}
+        return Place(tool="libvirt", folder=folder, is_v2=groups.is_v2, **about)
+    name = cgroup.rstrip("/").rsplit("/", 1)[-1]
+    runtime = next((each for each in RUNTIMES if host.path(f"/run/{each}/{name}").is_dir()), None)
+    if runtime is not None:
+        return Place(tool=runtime, known_as=name, folder=folder, is_v2=groups.is_v2)
+    return Place(folder=folder, is_v2=groups.is_v2)

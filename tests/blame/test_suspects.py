@@ -1,0 +1,56 @@
+"""What is read of suspects."""
+
+from pathlib import Path
+
+import pytest
+
+from partywall.blame.measure.levers import lever
+from partywall.blame.measure.owners import Kind
+from partywall.blame.measure.places import place_of
+from partywall.blame.measure.suspects import reader
+from partywall.host import Host
+from partywall.sandbox import cgroups
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_bytes_of_groups_below_and_of_other_policies_of_version_1_are_a_suspects_too(tmp_path: Path):
+    """A pod's own group has no process: its containers do the work. BFQ counts in files of its own."""
+    files = {
+        "pod/blkio.bfq.io_serviced": "",
+        "pod/one/blkio.bfq.io_serviced": "8:0 Read 2\n8:0 Write 1\n8:16 Read 9\n",
+        "pod/one/blkio.bfq.io_service_bytes": "8:0 Read 8192\n8:0 Write 4096\n8:0 Total 12288\n8:16 Read 999\n",
+    }
+    write(tmp_path, files)
+    used = reader(Kind.DISK, "/pod", cgroups.Cgroups(v1={"cpu": tmp_path, "blkio": tmp_path}), "8:0")
+    assert used() == 12288
+
+
+def test_bytes_of_version_2_are_those_of_one_disk_whatever_else_its_line_has(tmp_path: Path):
+    write(tmp_path, {"g/io.stat": "259:0 8:0 rbytes=100 wbytes=20 rios=3 wios=1 dbytes=0 dios=0\n8:16 rbytes=7\n"})
+    groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu", "io"}))
+    assert reader(Kind.DISK, "/g", groups, "8:0")() == 120
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "tool", "known_as"),
+    [
+        (f"/docker/{'4f' * 32}", "docker", "4f" * 32),
+        (f"/system.slice/docker-{'4f' * 32}.scope", "docker", "4f" * 32),
+        (f"/machine.slice/libpod-{'4f' * 32}.scope", "podman", "4f" * 32),
+        ("/web", "crun", "web"),
+        ("/batch", "files", ""),
+    ],
+)
+def test_the_tool_of_a_groups_owner_is_found(tmp_path: Path, cgroup: str, tool: str, known_as: str):
+    """Whatever a name looks like: without a systemd, none is named."""
+    (tmp_path / "run/crun/web").mkdir(parents=True)
+    write(tmp_path, {f"{cgroup.strip('/')}/cpu.max": "max 100000\n"})
+    groups = cgroups.Cgroups(unified=tmp_path, unified_controllers=frozenset({"cpu"}))
+    held = lever(Kind.CPU, cgroup, groups, has_systemd=False)
+    place = place_of(cgroup, held, groups, Host({}, tmp_path))
+    assert (place.tool, place.known_as, place.is_v2) == (tool, known_as, True)

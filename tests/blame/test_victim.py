@@ -1,0 +1,80 @@
+"""What is read of a victim: a log that is rotated, a command that closes its output."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from partywall.blame.measure.victim import Logged, Printed, rate
+
+
+def append(file: Path, lines: int) -> None:
+    with file.open("a") as out:
+        out.write("GET / rt=0.5\n" * lines)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "access.log"
+    append(file, 7)
+    return file
+
+
+def test_a_log_is_followed_from_its_end(log: Path):
+    victim = Logged(log, r"rt=([0-9.]+)")
+    append(log, 3)
+    assert victim.read(0) == (3, 1.5)
+
+
+def test_a_log_that_is_rotated_is_read_to_its_end_and_the_new_one_from_its_beginning(log: Path):
+    victim = Logged(log, "")
+    append(log, 2)
+    log.rename(log.with_suffix(".1"))
+    append(log.with_suffix(".1"), 1)
+    assert victim.read(0)[0] == 3, "the service still writes to the old one, and there is no new one yet"
+    append(log, 4)
+    assert victim.read(0)[0] == 7
+    append(log, 1)
+    assert victim.read(0)[0] == 8
+
+
+def test_a_log_that_is_truncated_is_read_from_its_beginning(log: Path):
+    victim = Logged(log, "")
+    append(log, 2)
+    assert victim.read(0)[0] == 2
+    os.truncate(log, 0)
+    append(log, 5)
+    assert victim.read(0)[0] == 7
+
+
+@contextlib.contextmanager
+def printed(script: str) -> Iterator[Printed]:
+    argv = [sys.executable, "-c", script]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        try:
+            yield Printed(process)
+        finally:
+            process.kill()
+
+
+def test_a_command_that_closes_its_output_has_an_unknown_rate_and_says_so():
+    closes = "import os, sys\nprint('x', flush=True)\nos.close(1)\nsys.stdin.read()"
+    with printed(closes) as victim:
+        deadline = time.monotonic() + 10
+        while not victim.ended():
+            assert time.monotonic() < deadline, "the end of the output was not seen"
+            time.sleep(0.01)
+        assert victim.ended() == "has closed its output"
+        before, after = victim.read(1_000_000_000), victim.read(2_000_000_000)
+    assert rate(before, after) is None
+
+
+def test_a_command_that_prints_has_a_rate():
+    with printed("import sys\nsys.stdin.read()") as victim:
+        assert not victim.ended()
+        assert rate(victim.read(1_000_000_000), victim.read(2_000_000_000)) == 0

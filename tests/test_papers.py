@@ -146,7 +146,7 @@ def test_an_outcome_follows_from_what_is_recorded():
 
 def test_an_effect_without_a_published_size_is_excluded_if_at_most_a_fifth_is_possible():
     def of_claim(high):
-        """VITS, section 5.4: direct reads slow down the more blocks the neighbour requests; the paper prints no number."""
+        """VITS, section 5.4: direct reads take longer beside larger requests; the paper prints no number."""
         few, many = ("dioread", 1.0), ("dioread", 16.0)
         measured = [
             {"series": series, "x": x, "value": 1.0, "low": 0.9, "high": 1.1, "n": 5} for series, x in (few, many)

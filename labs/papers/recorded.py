@@ -42,8 +42,9 @@ def study_of(name: str) -> Any:
 class Shown(Frozen):
     """A table or figure as a study measured it once.
 
-    unit: of its values, as the study's file said then. measured: each point with its number of blocks. paired: ratios of places measured in the same rounds. why: what
-    the study measured that explains an effect that does not show. note: what differed from the rest of the result.
+    unit: of its values, as the study's file said then. measured: each point with its number of blocks. paired: ratios
+    of places measured in the same rounds. why: what the study measured that explains an effect that does not show.
+    note: what differed from the rest of the result.
     """
 
     exhibit: str

@@ -100,7 +100,7 @@ def _unborne(rows: table.PaperRows, row: table.Row, files: Sequence[Mapping[str,
             yield f"{exhibit} is not recorded"
         if any(point.get("simulated") for each in own for point in each["measured"]):
             yield f"the meter of {exhibit} is simulated"
-        if own and all(min(point.get("n", FEWEST) for point in each["measured"]) < FEWEST for each in own):
+        if own and all(min(point.get("n", 0) for point in each["measured"]) < FEWEST for each in own):
             yield f"{exhibit} has fewer than {FEWEST} blocks"
         claims = [c for name in rows.studies for t in papers.load(name).exhibits if t.id == exhibit for c in t.claims]
         ratios += [

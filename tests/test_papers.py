@@ -144,6 +144,33 @@ def test_an_outcome_follows_from_what_is_recorded():
     assert wide[1].endswith("an increase above 30 % is excluded")
 
 
+def test_an_effect_without_a_published_size_is_excluded_if_at_most_a_fifth_is_possible():
+    def of_claim(high):
+        """VITS, section 5.4: direct reads take longer beside larger requests; the paper prints no number."""
+        few, many = ("dioread", 1.0), ("dioread", 16.0)
+        measured = [
+            {"series": series, "x": x, "value": 1.0, "low": 0.9, "high": 1.1, "n": 5} for series, x in (few, many)
+        ]
+        pairs = [{"left": many, "right": few, "value": 1.0, "low": 0.9, "high": high}]
+        shown = {"exhibit": "fig 8", "measured": measured, "paired": pairs}
+        base = {"study": "vits", "when": "2026-11-27", "host": "a machine", "form": "short", "exhibits": [shown]}
+        return outcome([table.Recorded.model_validate(base)], exhibits=["fig 8"])[0]
+
+    assert of_claim(1.19) == "bounded"
+    assert of_claim(1.21) == "not distinguished"
+
+
+def test_every_recorded_point_says_how_many_blocks_it_is_of():
+    without = [
+        f"{each.study} {each.backend} {shown.exhibit} {point.place}"
+        for each in table.results()
+        for shown in each.exhibits
+        for point in shown.measured
+        if point.n is None
+    ]
+    assert without == []
+
+
 def test_paired_ratios_decide_where_they_are_stored():
     close = points(100, 101)
     assert outcome([recorded(close)])[0] != "reproduced"
@@ -325,7 +352,7 @@ def pages(rows, results):
 
 # What is recorded
 
-POINT = {"series": "cache", "x": "normal", "value": 9.0, "low": 8.0, "high": 10.0}
+POINT = {"series": "cache", "x": "normal", "value": 9.0, "low": 8.0, "high": 10.0, "n": 5}
 
 
 def test_the_result_of_some_parts_is_added_to_the_earlier_one(tmp_path, monkeypatch):

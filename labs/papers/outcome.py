@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from benches.results import Claim, Result
 from benches.results import of as latest
-from labs.papers.recorded import Recorded, Shown, blocks_of, paper_of
+from labs.papers.recorded import Recorded, Shown, paper_of
 from labs.papers.rows import PaperRows, Row
 from partywall.core.report import figures
 from partywall.model.agreement import ALIKE, SIZE, Agreement, Bounded, Comparison, Pair, judge, sentence
@@ -18,8 +18,11 @@ from partywall.model.paper import Measured, Place
 from partywall.units import counted
 
 MOST = 100.0
+ALL = 0.995
 FEWEST = 3
 """Blocks below which a result decides nothing."""
+SMALL = SIZE * ALIKE
+"""An effect that the paper states without a size is excluded if none above this share is possible."""
 
 
 class Outcome(StrEnum):
@@ -77,7 +80,7 @@ class Evidence:
 
     @property
     def blocks(self) -> int:
-        return min(blocks_of(self.recorded, point) for point in self.points)
+        return min(point.n or 0 for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -205,18 +208,16 @@ def _judged(row: Row, evidence: Sequence[Evidence]) -> tuple[Outcome, str]:
 def bound_of(pair: Comparison) -> tuple[bool, float]:
     """Whether an undecided comparison excludes the paper's effect, and the smallest effect that it excludes.
 
-    An effect of the published size is excluded if at most half of it is possible. Without a size, one of more than a
-    tenth is. Values that are alike in the paper may differ by at most a fifth.
+    An effect of the published size is excluded if at most half of it is possible, as a difference of less than half is
+    one of another size. Without a size, and where the paper has no effect, at most a fifth may be possible.
     """
     if isinstance(pair, Bounded):
         beyond = max(_beyond(pair.measured.high, pair.bound.high), _beyond(pair.bound.low, pair.measured.low))
         return beyond <= ALIKE, beyond
     _, low, high = pair.measured
     possible = {1: high - 1, -1: 1 - low, 0: max(high - 1, 1 - low)}[pair.direction]
-    if pair.direction == 0:
-        return possible <= SIZE * ALIKE, possible
-    published = pair.published.value if pair.published else None
-    return possible <= (ALIKE if published is None else abs(published - 1) / SIZE), possible
+    published = pair.published.value if pair.published and pair.direction else None
+    return possible <= (SMALL if published is None else abs(published - 1) / SIZE), possible
 
 
 def _beyond(above: float, limit: float) -> float:
@@ -231,7 +232,7 @@ def excluded(pair: Comparison) -> str:
     _, possible = bound_of(pair)
     direction = None if isinstance(pair, Bounded) else pair.direction
     # More than all of it cannot be taken away, and what may have grown a hundredfold is not bounded.
-    if possible >= MOST or (direction == -1 and possible >= 1):
+    if possible >= MOST or (direction == -1 and possible >= ALL):
         return "no size of the effect is excluded"
     what = {1: "an increase", -1: "a decrease", 0: "a difference", None: "a breach"}[direction]
     return (

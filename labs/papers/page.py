@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from labs.papers.outcome import OF_RESULTS, Outcome, Stated, pairs_text
-from labs.papers.recorded import Recorded, Shown, blocks_of, paper_of, study_of
+from labs.papers.recorded import Recorded, Shown, paper_of, study_of
 from labs.papers.rows import PaperRows, command
 from partywall.core.report import figures
 from partywall.model.agreement import best_text, judge
@@ -199,7 +199,7 @@ def _unit(paper_table: PaperTable) -> str:
 def _verdict(paper: Paper, each: Recorded, shown: Shown) -> str:
     beside = shown.beside(paper)
     verdict = judge(beside)
-    n = sorted({blocks_of(each, point) for point in shown.measured})
+    n = sorted({point.n or 0 for point in shown.measured})
     blocks = f"n = {n[0]}" if len(n) == 1 else f"n = {n[0]} to {n[-1]}"
     paired = "compared within rounds" if shown.paired else "by intervals, because paired ratios are not stored"
     note = f"; {shown.note}" if shown.note else ""

@@ -42,8 +42,9 @@ def study_of(name: str) -> Any:
 class Shown(Frozen):
     """A table or figure as a study measured it once.
 
-    unit: of its values, as the study's file said then. paired: ratios of places measured in the same rounds. why: what
-    the study measured that explains an effect that does not show. note: what differed from the rest of the result.
+    unit: of its values, as the study's file said then. measured: each point with its number of blocks. paired: ratios
+    of places measured in the same rounds. why: what the study measured that explains an effect that does not show.
+    note: what differed from the rest of the result.
     """
 
     exhibit: str
@@ -106,16 +107,6 @@ def results() -> tuple[Recorded, ...]:
     """Recorded results of studies; those in a study's own sandboxes first, those of labs last."""
     stored = (Recorded.model_validate_json(file.read_bytes()) for file in sorted(RESULTS.glob("*.json")))
     return tuple(sorted(stored, key=lambda recorded: (recorded.by, recorded.backend)))
-
-
-def blocks_of(recorded: Recorded, point: Measured) -> int:
-    """The blocks behind a point. Results that do not say how many have those of their form, by the study's file."""
-    if point.n is not None:
-        return point.n
-    study = study_of(recorded.beside)
-    form = study.forms[recorded.form] if hasattr(study, "forms") else getattr(study, recorded.form)
-    names = ("blocks", "rounds", "min_blocks")
-    return int(next(getattr(form, name) for name in names if hasattr(form, name)))
 
 
 def record(folder: Path, only: Sequence[str] = (), lab: str = "") -> Path:

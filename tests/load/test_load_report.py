@@ -195,6 +195,16 @@ def test_what_passes_layers_counts_once_and_loopback_apart():
     }
 
 
+def test_figures_of_one_disk_leave_out_the_disk_below_it():
+    rows = [
+        {"host": "server", "at_ns": at_ns, "counter": "disk_queue_ns", "subject": subject, "value": at_ns * queue}
+        for at_ns in (0, SECOND)
+        for subject, queue in (("vda", 1), ("loop3", 12))
+    ]
+    (figure,) = monitors.series(rows, 0, monitors.on_disk(monitors.FIGURES, "loop3"))
+    assert (figure.group, figure.mean) == ("Disk queue", pytest.approx(12.0))
+
+
 def test_thresholds_are_judged_again_from_the_files(kept):
     run = load_run(kept)
     assert [bound.outcome for bound in run.bounds] == [Outcome.HOLDS, Outcome.VIOLATED]

@@ -81,6 +81,7 @@ def test_the_compression_is_in_the_iteration_where_the_cell_has_it(study):
         jsonschema.validate({"id": "a", "work": {"load": made}, "pace": "scheduled", "work_dir": "/w"}, START)
         steps = made["kinds"][0]["actions"][0]["transaction"]["steps"]
         assert ("compress" in steps[-1]) == cell.compress
+        assert not cell.compress or steps[-1]["compress"]["threads"] == cell.users
 
 
 def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_path):
@@ -88,6 +89,8 @@ def test_kept_cpus_are_the_hosts_and_one_is_always_the_generators(study, tmp_pat
     for cell in study.cells:
         setup = studies.setup_of(cell, "a", tmp_path, seed=1, backend="container")
         assert len(setup.cpus) == max(1, cpus - round(cpus * cell.kept / 100))
+        # As the paper's Dom-0, the host's side has the kept CPUs alone, and shares the others.
+        assert len(setup.host_cpus) == cpus
         assert setup.backend == ("process" if cell.generator == "physical" else "container")
 
 
@@ -219,10 +222,10 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
-    for part in ("Table II: CPU usage", "Fig 10", "Of 23 tables and figures", "loopback", *sections):
+    for part in ("Table II: CPU usage", "Fig 10", "Of 24 tables and figures", "loopback", *sections):
         assert part in text
     result = json.loads(files[1].read_text())
-    assert len(result["exhibits"]) == 23
+    assert len(result["exhibits"]) == 24
     assert set(result["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 

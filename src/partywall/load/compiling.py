@@ -121,7 +121,8 @@ def _step(step: Step, plan: LoadPlan, folder: Path) -> Json:  # noqa: PLR0911 - 
 
 
 def _compress(compress: Compress) -> Json:
-    return {"name": compress.name, "file_bytes": compress.size, "level": compress.level}
+    made = {"name": compress.name, "file_bytes": compress.size, "level": compress.level}
+    return made if compress.threads is None else made | {"threads": compress.threads}
 
 
 def _think(think: Think, folder: Path) -> Json:

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from partywall.model.load_run import Series
@@ -48,6 +48,8 @@ class Figure:
     """Divides by the difference of this counter, for time per operation."""
     interfaces: str | None = None
     """Only interfaces of this kind; None: all."""
+    disk: str | None = None
+    """Only this disk, even if it is over others; None: all that are not."""
 
 
 FIGURES = (
@@ -89,6 +91,11 @@ FIGURES = (
     Figure("Generator's process", "programs", "cores", ("process_user_ns",), 1e-9),
     Figure("Generator's process", "kernel", "cores", ("process_system_ns",), 1e-9),
 )
+
+
+def on_disk(figures: Sequence[Figure], disk: str) -> tuple[Figure, ...]:
+    """The same figures, with this disk in place of all."""
+    return tuple(replace(each, disk=disk) if each.of[0].startswith("disk_") else each for each in figures)
 
 
 SERVICE_FIGURES = (
@@ -149,7 +156,7 @@ def _difference(figure: Figure, names: tuple[str, ...], before: Values, after: V
 def _counted(figure: Figure, name: str, subject: str) -> bool:
     """True if it belongs in the figure's sum. What the kernel counts twice is included once."""
     if name.startswith("disk_"):
-        return not _OVER_DISKS.match(subject)
+        return subject == figure.disk if figure.disk else not _OVER_DISKS.match(subject)
     if name.startswith("network_"):
         return figure.interfaces in (None, _kind(subject))
     return subject == "cpu" or not name.startswith("cpu_") or name in _NOT_OF_ALL_CPUS

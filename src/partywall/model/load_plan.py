@@ -143,6 +143,9 @@ class Compress(Frozen):
 
     size: Bytes = Field(5_000_000, ge=1, le=1 << 30, description="of the file, which is created before the start")
     level: int = Field(6, ge=1, le=9, description="1 (fast) to 9 (small)")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="how many users compress at once; default: one for each CPU"
+    )
     name: str = "compress"
 
 

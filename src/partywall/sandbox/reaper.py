@@ -17,7 +17,7 @@ from pathlib import Path
 
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
-from partywall.sandbox import cgroups, delegation, hooks, measuring, networks
+from partywall.sandbox import cgroups, delegation, hooks, measuring, networks, slow_disk
 from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
 
@@ -48,8 +48,9 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
 
     forget: also the notes of domains that cannot be reached.
     """
-    removed = [f"process {pid}" for pid in _kill_processes(label.run)]
-    left: list[str] = []
+    # Its file is served by one of the processes.
+    removed, left = slow_disk.remove(label)
+    removed += [f"process {pid}" for pid in _kill_processes(label.run)]
     for remove in (hooks.remove, networks.remove, _delete_containers, leftovers.remove):
         done, not_done = remove(label)
         removed += done

@@ -42,7 +42,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Creates the files in `folder` and starts one thread per CPU that the caller may use. They wake workers through `controls`.
+    /// Creates the files in `folder` and starts the threads. They wake workers through `controls`.
     pub(crate) fn start(
         compressions: &[Compression],
         folder: &Path,
@@ -56,9 +56,8 @@ impl Pool {
         let finished: Finished = Arc::new(Mutex::new((0..workers).map(|_| Vec::new()).collect()));
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
-        let cpus = partywall_sys::affinity::allowed().map_or(1, |cpus| cpus.len());
         let mut threads = Vec::new();
-        for _ in 0..cpus {
+        for _ in 0..number(compressions) {
             let (files, levels, finished, queue) = (files.clone(), levels.clone(), finished.clone(), queue.clone());
             let (controls, clock, mut result) = (controls.clone(), clock.clone(), unlinked(folder)?);
             let body = move || loop {
@@ -100,6 +99,12 @@ impl Drop for Pool {
             let _ = thread.join();
         }
     }
+}
+
+/// As many threads as the largest step asks for; by default one for each CPU that the caller may use.
+fn number(compressions: &[Compression]) -> u32 {
+    let cpus = || partywall_sys::affinity::allowed().map_or(1, |cpus| cpus.len() as u32);
+    compressions.iter().filter_map(|compression| compression.threads).max().unwrap_or_else(cpus)
 }
 
 /// Reads the file, compresses it, and syncs the result to disk.
@@ -154,6 +159,13 @@ fn unlinked(folder: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use std::io::Read;
+
+    #[test]
+    fn there_are_as_many_threads_as_the_largest_step_asks_for() {
+        let step = |threads| Compression { label: 0, file_bytes: 1, level: 6, threads };
+        assert_eq!(number(&[step(Some(3)), step(Some(40)), step(None)]), 40);
+        assert_eq!(number(&[step(None)]) as usize, partywall_sys::affinity::allowed().unwrap().len());
+    }
 
     #[test]
     fn a_folder_that_is_not_writable_is_named() {

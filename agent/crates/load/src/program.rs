@@ -21,6 +21,7 @@ pub(crate) const USER: u16 = 0;
 pub(crate) const ITERATION: u16 = 1;
 const USERS_MOST: f64 = 10_000_000.0;
 const RATE_MOST: f64 = 10_000_000.0;
+const COMPRESS_THREADS_MOST: u32 = 1024;
 
 /// All errors in a program, each with its key.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +95,7 @@ pub(crate) struct Compression {
     pub label: u32,
     pub file_bytes: u64,
     pub level: u32,
+    pub threads: Option<u32>,
 }
 
 /// The constant parts of a request.
@@ -398,8 +400,12 @@ impl Compiler {
         if !(1..=1 << 30).contains(&compress.file_bytes) {
             self.problem(&format!("{key}.file_bytes"), format!("{} is out of range; give 1 byte to 1 GiB", compress.file_bytes));
         }
+        if let Some(threads) = compress.threads.filter(|threads| !(1..=COMPRESS_THREADS_MOST).contains(threads)) {
+            self.problem(&format!("{key}.threads"), format!("{threads} is out of range; give 1 to {COMPRESS_THREADS_MOST}"));
+        }
         let label = self.label(&compress.name, LabelSort::Compress);
-        let compression = Compression { label, file_bytes: compress.file_bytes, level: compress.level };
+        let Compress { file_bytes, level, threads, .. } = *compress;
+        let compression = Compression { label, file_bytes, level, threads };
         ops.push(Op::Compress(add(&mut self.compressions, compression)));
     }
 

@@ -309,6 +309,9 @@ pub struct Compress {
     /// Level 1 (fast) to 9 (small), as in gzip.
     #[serde(default = "defaults::compress_level")]
     pub level: u32,
+    /// How many users compress at the same time, the others wait. Default: one for each CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
 }
 
 /// Extracts a value from a response into a variable.

@@ -34,6 +34,7 @@ from partywall.model.paper import Beside
 from partywall.model.study import Machines
 from partywall.plan import rounds
 from partywall.sandbox import Spent
+from partywall.sandbox.slow_disk import SlowDisk
 from partywall.scenario import papers
 from partywall.stats.overhead import Pair
 from partywall.stats.rounds import beside, marked, student
@@ -93,13 +94,16 @@ def observe(
     accel: str = "tcg",
     machines: Machines | None = None,
     checks: Checks | None = None,
+    disk: SlowDisk | None = None,
 ) -> Observed:
     """Measures one cell once. accel: the accelerator of its sandboxes if they are guests of this host.
 
-    checks: of the memory in guests and on other machines.
+    checks: of the memory in guests and on other machines. disk: for the generators' files, and the only one to read.
     """
+    root = disk.folder if disk else work_root
+    figures = monitors.on_disk(HOST_FIGURES, disk.device) if disk else HOST_FIGURES
     setup = replace(
-        setup_of(cell, f"study-{study.name}", work_root, seed=round_ + 1, backend=backend, machines=machines),
+        setup_of(cell, f"study-{study.name}", root, seed=round_ + 1, backend=backend, machines=machines),
         accel=accel,
         inside=True,
         server_pid=service.pid,
@@ -130,9 +134,10 @@ def observe(
             apart = [session.monitors[name] for name in setup.generators]
             values |= _of_machines([(_means(m, span, HOST_FIGURES), len(m.cpus)) for m in apart], cell)
         else:
-            host = _means(session.monitors[GENERATOR], span, HOST_FIGURES)
+            host = _means(session.monitors[GENERATOR], span, figures)
             guests = [_means(session.monitors[name], span) for name in session.guests]
             values |= _of_host(host, cores, cell.sandboxes) | _of_disks(host, guests)
+            values["guest_memory_gb"] = _mean([guest.get("Memory: available") for guest in guests])
             rate = _rate(spent, span)
             values |= _of_host_side(rate.host_side if rate else None, host, cores, guests=bool(guests))
             values |= _of_processors(rate.guest if rate else None, cores, cell.sandboxes) if guests else {}
@@ -191,7 +196,8 @@ def setup_of(
         work_root=work_root,
         backend="process" if cell.generator == "physical" else backend,
         sandboxes=cell.sandboxes,
-        host_cpus=cpus[:kept] or cpus,
+        # As the paper's Dom-0, the host's side shares the CPUs that it does not have alone.
+        host_cpus=cpus,
     )
 
 
@@ -218,7 +224,8 @@ def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]
     """What the cell's users do: the study's script, and the compression if the cell has it, timed together."""
     init, steps, end = (_dumped(part) for part in (study.init, study.actions, study.end))
     if cell.compress:
-        steps.append({"compress": {"size": form.compress}})
+        # In the paper each user is a thread, and works on its own file.
+        steps.append({"compress": {"size": form.compress, "threads": cell.users}})
     user = {"init": init, "actions": [{"transaction": {"name": "iteration", "steps": steps}}], "end": end}
     text = json.dumps(
         {
@@ -486,6 +493,19 @@ def _beside(place: Callable[[Cell], Place]) -> Callable[[Cell], Place]:
     return lambda cell: None if cell.generator == "physical" else of_host(cell)
 
 
+def _in_guest(cell: Cell) -> Place:
+    return ("guest", float(cell.users)) if cell.generator == "sandbox" and _by_users(cell) is not None else None
+
+
+def _write_of(whose: str) -> Callable[[Cell], Place]:
+    """A write of 50 users in one sandbox, as its generator or its host sees it."""
+
+    def place(cell: Cell) -> Place:
+        return ("a write", whose) if cell.generator == "sandbox" and _by_sandboxes(cell) == ("50 users", 1.0) else None
+
+    return place
+
+
 def _by_generator(metric: str) -> Callable[[Cell], Place]:
     """A series for a metric, at the paper's most users."""
 
@@ -518,7 +538,8 @@ Rule = tuple[str, Callable[[Cell], Place]]
 
 TABLES: dict[str, tuple[Rule, ...]] = {
     "section II.A (availability)": (("availability", _by_users),),
-    "section II.A (memory)": (("Memory: available", _by_users),),
+    "section II.A (memory)": (("Memory: available", _by_users), ("guest_memory_gb", _in_guest)),
+    "section III (disk)": (("write_s", _write_of("in the guest")), ("host_write_s", _write_of("on its host"))),
     "section IV.A (pages)": (
         ("pages_per_s", _as_well(_by_users, "pages")),
         ("iterations_per_s", _as_well(_by_users, "iterations")),
@@ -540,7 +561,7 @@ TABLES: dict[str, tuple[Rule, ...]] = {
     "fig 7 (spread)": (("response_deviation_s", _by_sandboxes),),
     "fig 8": (("received_kbps", _by_sandboxes),),
     "fig 9": tuple((f"response_p{share}_s", _at_percentile(share)) for share in PERCENTILES),
-    "table VII.1": (("cpu_percent_each", _by_sandboxes),),
+    "table VII.1": (("cpu_percent_each", _by_sandboxes), ("cpu_percent", _as_well(_by_sandboxes, "all"))),
     "table VII.2": (("disk_queue", _by_sandboxes), ("host_disk_queue", _beside(_by_sandboxes))),
     "fig 10": (("pages_s", _by_compression),),
     "section V": (("host_side_percent", _by_sandboxes_at_full_load),),

@@ -17,7 +17,7 @@ from partywall.core import here
 from partywall.core.capability import Outline
 from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
-from partywall.errors import Problem, TrialError, UsageError
+from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.host.label import Label
@@ -27,8 +27,9 @@ from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
 from partywall.model.study import Machines, Section, StudyReport, StudyRequest
 from partywall.run.plan.checks import check_host
-from partywall.sandbox import qemu, reaper, ssh
+from partywall.sandbox import qemu, reaper, slow_disk, ssh
 from partywall.sandbox.lab import GUEST_BYTES
+from partywall.sandbox.slow_disk import SlowDisk
 from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
@@ -59,6 +60,10 @@ UNKNOWN = "unknown"
 SERVICE_UNREAD = "Tomcat 10 of the distribution, its version was not read"
 EMULATED = "a generator's processor is emulated: its overhead says nothing about virtual machines on real processors"
 TRANSLATED = "the translator's CPU time counts as the guests', not as the host's side"
+DISK = (
+    "the generators' disk is a loop device of {}, without a journal and slow enough to be the bottleneck; the paper's "
+    "disk is not described"
+)
 PAPER_COMPRESSES, PAPER_HOLDS = 5_000_000, 7_200 * SECOND_NS
 SERVICE_BYTES = 512 << 20
 """Memory that is checked before the first cell: for Tomcat and its users."""
@@ -124,6 +129,8 @@ class Generation:
         if machines is not None:
             check_host(elsewhere.scenario(machines), host)
             return
+        if _form(study, request).disk is not None and (said := slow_disk.missing(host)):
+            raise CapabilityError(said)
         victim = {"probe": "integer", "sandbox": {"backend": _backend(request)}}
         needs = {"partywall": 1, "name": "study", "victims": {"generator": victim}}
         check_host(Scenario.model_validate(needs), host)
@@ -144,7 +151,7 @@ class Generation:
             _check_service_memory(machines, SERVICE_BYTES + guests * GUEST_BYTES, checks, work_root, directory.name)
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
-            with _service(machines, label) as service:
+            with _service(machines, label) as service, _disk(form, machines, label) as disk:
                 if machines is not None and jobs:
                     emit(Doing("each machine requests all pages once"))
                     cells.warm_up(study, form, service, machines, work_root)
@@ -153,7 +160,7 @@ class Generation:
                     emit(Left((len(jobs) - number) * each_s))
                     with _as_failure():
                         observed = cells.observe(
-                            study, form, service, cell, round_, work_root, backend, accel, machines, checks
+                            study, form, service, cell, round_, work_root, backend, accel, machines, checks, disk
                         )
                     directory.append(observed.model_dump_json())
         finally:
@@ -248,6 +255,13 @@ def _service(machines: Machines | None, label: Label) -> Iterator[tomcat.Service
         yield service
 
 
+def _disk(form: Form, machines: Machines | None, label: Label) -> contextlib.AbstractContextManager[SlowDisk | None]:
+    """The generators' disk on this host; None if they use the host's, or are on other machines."""
+    if form.disk is None or machines is not None:
+        return contextlib.nullcontext()
+    return slow_disk.slow_disk(label, form.disk)
+
+
 def _left_out(study: Study, observations: Sequence[Observed], machines: Machines | None) -> tuple[str, ...]:
     measured = {observed.cell.id for observed in observations}
     by_reason: dict[str, list[str]] = {}
@@ -278,6 +292,8 @@ def _differs(
     size, hold = units.format_bytes(form.compress), units.format_duration(form.hold)
     said = [f"compresses {size}, not 5 MB"] if form.compress != PAPER_COMPRESSES else []
     said += [f"holds each cell for {hold}, not two hours"] if form.hold != PAPER_HOLDS else []
+    if form.disk is not None and machines is None:
+        sandbox += (DISK.format(f"{units.format_bytes(form.disk)}/s"),)
     return (*sandbox, f"the {request.length} form {', and '.join(said)}") if said else sandbox
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
 from partywall.model.study import Length, Machines
-from partywall.values import Bytes, DurationNs, Frozen, Name
+from partywall.values import Bytes, BytesPerSecond, DurationNs, Frozen, Name
 
 PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 """Of response times, as the paper's figure 9 has a curve of them."""
@@ -49,6 +49,7 @@ OWN = {
     "host_disk_queue": ("mean disk queue of the host", "requests"),
     "write_s": ("mean time of a disk write, a guest's own for guests", "s"),
     "host_write_s": ("mean time of a disk write of the host", "s"),
+    "guest_memory_gb": ("memory available in a guest", "GB"),
     **SERVICE,
     "doubtful": ("share of doubtful seconds", ""),
 }
@@ -62,12 +63,17 @@ METRICS = OWN | COUNTERS
 
 
 class Form(Frozen):
-    """One length of the study. settle: excluded time at the beginning of each hold."""
+    """One length of the study.
+
+    settle: excluded time at the beginning of each hold. disk: the rate of a disk of the generators' own on this host;
+    by default their files are on the host's disk, which may be too fast to become the bottleneck.
+    """
 
     rounds: int = Field(ge=2, le=100)
     hold: DurationNs = Field(ge=1_000_000_000)
     settle: DurationNs = 1_000_000_000
     compress: Bytes = Field(description="size of the file that each iteration compresses")
+    disk: BytesPerSecond | None = None
 
 
 class Cell(Frozen):

@@ -53,8 +53,8 @@ def slow_disk(label: Label, bytes_per_s: int) -> Iterator[SlowDisk]:
     if said := missing(Host.here()):
         raise CapabilityError(said)
     folder = label.work / FOLDER
-    for part in (folder, folder / "disk"):
-        part.mkdir()
+    for made in (folder, folder / "disk"):
+        made.mkdir()
     for part in ("image", "served"):
         (folder / part).touch(mode=0o600)
     os.truncate(folder / "image", SIZE)

@@ -31,7 +31,7 @@ ENDS = {signal.SIGTERM, signal.SIGINT}
 
 def main() -> None:
     """Waits for the end of the input, or of the time."""
-    # From the beginning: a limit that is kept must not outlive whoever takes it back.
+    # Whoever started it has done so already: a limit that is kept must not outlive whoever takes it back.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     stream = sys.stdin.fileno()
     if not (line := _line(stream)).endswith(b"\n"):

@@ -182,10 +182,10 @@ def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
 def launch_watchdog() -> subprocess.Popen[bytes]:
     """Starts a watchdog, which waits to be told what it has to undo."""
     argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
-    # It inherits the mask, so that a signal that comes before its first line waits too. Here a signal only waits a moment.
+    # It inherits the mask, so that a signal that comes before its first line waits.
     masked = signal.pthread_sigmask(signal.SIG_BLOCK, watchdog.ENDS)
     try:
-        # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
+        # In its own session, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, masked)

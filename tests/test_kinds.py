@@ -25,10 +25,11 @@ from partywall.model.power import MeterFacts, Reading
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
 from partywall.plan import Topology, make
+from partywall.power.job import ReadJob
+from partywall.power.record import PowerRecord
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.migration import MigrationDirectory
-from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
 from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way
@@ -73,8 +74,9 @@ def migration(path: Path) -> Record:
 
 
 def power(path: Path) -> Record:
-    record = PowerDirectory.create(path, "read", [MeterFacts(meter="m")], {}, {})
-    record.add(Reading(meter="m", time_ns=1, watts=50.0))
+    record = PowerRecord.create(path, ReadJob(meter_names=("m",)), {})
+    record.found([MeterFacts(meter="m")])
+    record.stream.append(Reading(meter="m", time_ns=1, watts=50.0))
     return record
 
 
@@ -253,7 +255,7 @@ def test_a_kind_is_reported_from_the_others_by_its_own_file():
         ("load", "a pause would change"),
         ("guard", "no end of its own"),
         ("trace", "packets that passed meanwhile"),
-        ("power", "one stretch of time — read again: partywall power read"),
+        ("power", "one stretch of time — start a new one: partywall power read"),
     ],
 )
 def test_a_kind_that_is_measured_in_one_piece_says_why(name: str, why: str, tmp_path):

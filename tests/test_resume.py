@@ -11,7 +11,6 @@ from partywall.errors import UsageError
 from partywall.events import Note, silent
 from partywall.kinds.consolidation import Consolidations, SimulationJob
 from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.kinds.power import PowerJob, Powers
 from partywall.migrate import series
 from partywall.migrate.plan import moves_of
 from partywall.migrate.seen import Seen
@@ -19,6 +18,8 @@ from partywall.model.migration import MigrationPlan, Move, Survey
 from partywall.model.power import Reading, Slot
 from partywall.placement import traces
 from partywall.power import measure
+from partywall.power.capability import Powers
+from partywall.power.job import CalibrateJob
 from partywall.testing.hosts import fake_host
 
 PLAN = MigrationPlan.model_validate(
@@ -148,8 +149,8 @@ class Ladder:
             self.count -= 1
             begin_ns, self.now_ns = self.now_ns, self.now_ns + slot_ns
             for time_ns in range(begin_ns, self.now_ns, every_ns):
-                record.add(Reading(meter=SIMULATED, time_ns=time_ns, watts=50.0))
-            record.add(Slot(block=step.block, begin_ns=begin_ns, end_ns=self.now_ns, level=step.level))
+                record.stream.append(Reading(meter=SIMULATED, time_ns=time_ns, watts=50.0))
+            record.stream.append(Slot(block=step.block, begin_ns=begin_ns, end_ns=self.now_ns, level=step.level))
             self.steps.append((step.block, step.level))
 
 
@@ -157,9 +158,9 @@ def test_a_calibration_goes_on_with_the_levels_that_have_no_readings_yet(monkeyp
     ladder = Ladder(4)
     monkeypatch.setattr(measure, "under_load", ladder)
     options, powers = Options(fake_host(), tmp_path / "power", tmp_path), Powers()
-    job = PowerJob("calibrate", (SIMULATED,), blocks=2)
+    job = CalibrateJob(meter_names=(SIMULATED,), blocks=2)
     with pytest.raises(KeyboardInterrupt):
-        powers.measure(job, options, silent)
+        powers.begin(job, options, silent)
     record = kinds.opened(tmp_path / "power")
     assert powers.continued_by(record) == ("power", "calibrate", "--resume", str(record.path))
     ladder.count = 999
@@ -179,7 +180,7 @@ def test_a_calibration_is_not_continued_after_a_restart_of_the_host(monkeypatch,
     host = fake_host(root=tmp_path)
     options = Options(host, tmp_path / "power", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        Powers().measure(PowerJob("calibrate", (SIMULATED,), blocks=2), options, silent)
+        Powers().begin(CalibrateJob(meter_names=(SIMULATED,), blocks=2), options, silent)
     boot.write_text("second\n")
     with pytest.raises(UsageError, match="boot was first and is second now"):
         Powers().resume(kinds.opened(tmp_path / "power"), options, silent)

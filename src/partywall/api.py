@@ -35,7 +35,6 @@ from partywall.events import (
     Event,
     Left,
     Note,
-    Report,
     Second,
     Seen,
     Sinks,
@@ -48,7 +47,6 @@ from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.kinds.power import PowerJob, Powers
 from partywall.kinds.run import RunJob, Runs, changes
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load import plan as load_plans
@@ -58,7 +56,6 @@ from partywall.load.quick import program as quick_program
 from partywall.migrate import plan as migration_plans
 from partywall.model.plan import Plan
 from partywall.model.study import Length, Machines, StudyRequest
-from partywall.power import profiles as power_profiles
 from partywall.run import stages
 from partywall.sandbox.measuring import alone, measuring
 from partywall.store import RunDirectory
@@ -79,7 +76,6 @@ __all__ = [
     "Left",
     "Note",
     "PartywallError",
-    "Report",
     "Result",
     "Second",
     "Seen",
@@ -87,14 +83,11 @@ __all__ = [
     "TrialError",
     "UsageError",
     "alone",
-    "attribute_power",
-    "calibrate_power",
     "compare_runs",
     "open_record",
     "plan_consolidation",
     "plan_scenario",
     "print_event",
-    "read_power",
     "resume_record",
     "run_load",
     "run_migration",
@@ -253,53 +246,6 @@ def run_migration(
     return _measured(lambda emit: Migrations().measure(job, _options(out), emit), on_event)
 
 
-def read_power(
-    meters: Sequence[str],
-    *,
-    for_: str = "10s",
-    every: str = "100ms",
-    out: str | Path | None = None,
-    on_event: Emit = silent,
-) -> Result:
-    """Reads power meters, with the CPU time of the host beside them. meters: such as rapl, or nut://ups1@localhost."""
-    job = PowerJob("read", tuple(meters), _ns("for_", for_), _ns("every", every))
-    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
-
-
-def calibrate_power(
-    meter: str,
-    *,
-    slot: str = "4s",
-    blocks: int = 4,
-    seed: int = 1,
-    out: str | Path | None = None,
-    on_event: Emit = silent,
-) -> Result:
-    """Fits a power model of this host to a meter, on a load that Partywall runs. The record has it as model.json."""
-    job = PowerJob("calibrate", (meter,), slot_ns=_ns("slot", slot), blocks=blocks, seed=seed)
-    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
-
-
-def attribute_power(
-    consumers: Sequence[str],
-    model: str,
-    *,
-    meter: str = "",
-    for_: str = "10s",
-    out: str | Path | None = None,
-    on_event: Emit = silent,
-) -> Result:
-    """Watts of each consumer: pid:NUMBER or a cgroup, NAME=… names it. model: a model file, or a profile's name."""
-    job = PowerJob(
-        "attribute",
-        (meter,) if meter else (),
-        _ns("for_", for_),
-        consumers=tuple(consumers),
-        model=power_profiles.find(model),
-    )
-    return _measured(lambda emit: Powers().measure(job, _options(out), emit), on_event)
-
-
 def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:
     """Plans which guests share a host: for a cluster file, or the name of a shipped one. Changes nothing.
 
@@ -387,7 +333,12 @@ def _made(capability: Capability[Any, Any, Any], job: type[Job], name: str) -> C
     def call(*places: Any, **given: Any) -> Result:
         given = signature.bind(*places, **given).arguments
         options, on_event = _options(given.pop("out", None)), given.pop("on_event", silent)
-        known = {fields[key].name: value for key, value in given.items() if value not in ("", None)}
+        # One text stands for a list of one.
+        known = {
+            fields[key].name: (value,) if fields[key].is_list and isinstance(value, str) else value
+            for key, value in given.items()
+            if value not in ("", None)
+        }
         wanted = job.parsed(known, lambda each: each.keyword)
         if capability.only_with_out and options.out is None:
             raise UsageError(Problem("it keeps no record without `out`", "give for example out='record'", key="out"))

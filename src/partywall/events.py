@@ -73,14 +73,6 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A report of a guard or trace. so_far: the sum of all reports, if the kind has one."""
-
-    report: Any
-    so_far: Any = None
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """Something that was seen of a job, for those who watch: its capability makes a report of it (`Capability.live`).
 
@@ -106,7 +98,7 @@ class Counters:
     host: str = ""
 
 
-Event = Started | Doing | Left | Note | Broken | Block | Second | Report | Seen | Counters
+Event = Started | Doing | Left | Note | Broken | Block | Second | Seen | Counters
 Emit = Callable[[Event], None]
 
 
@@ -120,7 +112,7 @@ def reports(take: Callable[[Any], None]) -> Emit:
 
     def listen(event: Event) -> None:
         match event:
-            case Report(value) | Seen(value):
+            case Seen(value):
                 take(value)
 
     return listen

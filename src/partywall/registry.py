@@ -16,13 +16,13 @@ OWN = {
     "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",
     "migration": "partywall.kinds.migration:Migrations",
-    "power": "partywall.kinds.power:Powers",
+    "power": "partywall.power.capability:Powers",
     "consolidation": "partywall.kinds.consolidation:Consolidations",
     "watch": "partywall.watch.capability:Watches",
     "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",
 }
-MADE = ("blame", "guard", "trace", "watch")
+MADE = ("blame", "guard", "power", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

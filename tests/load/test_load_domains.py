@@ -11,7 +11,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -23,10 +22,10 @@ from partywall.errors import Exit, UsageError
 from partywall.host import Host, free_port
 from partywall.host.label import Label
 from partywall.load import tomcat
+from partywall.load.report import generator_row
 from partywall.model.load_plan import Generator
 from partywall.model.load_run import GeneratorRow
 from partywall.model.study import Machines
-from partywall.report.load_rows import generator_rows
 from partywall.sandbox import Settings, reaper
 from partywall.sandbox.lab import ip
 from partywall.sandbox.libvirt import domain, library
@@ -80,7 +79,7 @@ def test_a_row_of_an_emulated_generator_says_so():
     one = GeneratorRow("domain gen1", "domain gen1", 3, 3, 0, {10: 3}, 0.5, 2, 3, 250_000, emulated=True)
     other = replace(one, name="west", place="load1", emulated=False)
     both = replace(one, name="guest")
-    names = [row[0] for row in generator_rows(SimpleNamespace(generators=[one, other, both]))]
+    names = [generator_row(each)["generator"] for each in (one, other, both)]
     assert names == ["domain gen1 (emulated)", "west (load1)", "guest (domain gen1, emulated)"]
 
 

@@ -11,13 +11,14 @@ from partywall.cli import output, report
 from partywall.core.report.charts import titled
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import TrialError
+from partywall.kinds.load import Loads
+from partywall.load import charts as load_charts
 from partywall.load import monitors
 from partywall.load.evidence import load_run
 from partywall.load.health import Health, Reason
 from partywall.load.prepared import KEPT, Monitor
 from partywall.load.second import Second
 from partywall.load.store import LoadDirectory, Readings
-from partywall.report import load_charts, load_page
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
@@ -37,6 +38,11 @@ COUNTERS = [
     {"name": "memory_available_bytes", "subject": None},
     {"name": "tcp_listen_drops_count", "subject": None},
 ]
+
+
+def page_of(run):
+    _, render = Loads().files().documents["html"]
+    return render(run)
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ def test_a_load_that_was_killed_is_reported_from_what_it_had_written(kept, tmp_p
     run = load_run(killed)
     assert (run.responses, run.rate, run.length_s, run.ended_early) == (4, 4, 1, True)
     assert run.outcome is not Outcome.HOLDS
-    assert "ended early, after 1 s of 3 s" in load_page.render(run)
+    assert "ended early, after 1 s of 3 s" in page_of(run)
     killed.settle()
     assert load_run(killed).responses == 4
 
@@ -213,7 +219,7 @@ def test_thresholds_are_judged_again_from_the_files(kept):
 
 def test_the_page_stands_alone_and_shades_doubtful_seconds(kept):
     run = load_run(kept)
-    text = load_page.render(run)
+    text = page_of(run)
     assert "shop &lt;b&gt;" in text
     assert "shop <b>" not in text
     assert "doubtful: the hypervisor took CPU time away (30% of its CPUs)" in text
@@ -225,7 +231,8 @@ def test_the_page_stands_alone_and_shades_doubtful_seconds(kept):
 def test_each_chart_of_a_load_draws_without_any_network(kept):
     drawn = load_charts.all_charts(load_run(kept))
     assert {"percentiles", "rate", "users", "distribution", "generator", "monitor-cpu"} <= set(drawn)
-    for title, chart in drawn.values():
+    for title, _, draw in drawn.values():
+        chart = draw()
         chart.to_dict(validate=True)
         svg = vl_convert.vegalite_to_svg(json.dumps(titled(chart, title)), allowed_base_urls=[])
         assert "NaN" not in svg
@@ -233,10 +240,10 @@ def test_each_chart_of_a_load_draws_without_any_network(kept):
 
 @pytest.mark.long
 def test_every_format_is_written_and_an_unknown_one_is_refused(kept, tmp_path):
-    files = load_page.FILES.write(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
+    files = Loads().files().write(load_run(kept), tmp_path / "out", ["html", "json", "csv", "parquet", "svg"])
     assert {path.suffix for path in files} == {".html", ".json", ".csv", ".parquet", ".svg"}
     with pytest.raises(Exception, match="--format: a load cannot be written as 'docx'"):
-        load_page.FILES.write(load_run(kept), tmp_path, ["docx"])
+        Loads().files().write(load_run(kept), tmp_path, ["docx"])
 
 
 def test_the_findings_of_a_load_are_printed_as_json(kept, capsys):
@@ -263,7 +270,7 @@ def test_a_load_of_any_length_needs_no_more_memory_for_its_counters(tmp_path, ke
 
 
 def test_the_document_begins_with_the_finding_and_the_number_of_goals_for_lists_of_records(kept):
-    value = load_page.FILES.value(load_run(kept))
+    value = Loads().files().value(load_run(kept))
     assert list(value)[:2] == ["headline", "goals"]
     assert value["headline"].startswith("shop <b>: ")
     assert value["goals"] == 2

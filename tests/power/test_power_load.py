@@ -6,9 +6,10 @@ import pytest
 
 from partywall.events import Note
 from partywall.host import Host
-from partywall.kinds import power
 from partywall.power import ladder, measure
-from partywall.store.power import PowerDirectory
+from partywall.power.capability import Powers
+from partywall.power.job import CalibrateJob
+from partywall.power.record import PowerRecord
 
 
 class Answering:
@@ -32,8 +33,8 @@ class Answering:
 
 
 @pytest.fixture
-def record(tmp_path) -> PowerDirectory:
-    return PowerDirectory.create(tmp_path / "power", "calibrate", [], {}, {"started_at": "2026-11-25T12:00:00Z"})
+def record(tmp_path) -> PowerRecord:
+    return PowerRecord.create(tmp_path / "power", CalibrateJob(meter_names=()), {})
 
 
 def test_a_disturbed_calibration_is_in_the_record_the_findings_and_the_page(record, monkeypatch):
@@ -45,9 +46,9 @@ def test_a_disturbed_calibration_is_in_the_record_the_findings_and_the_page(reco
     record.end()
     assert ["worker cpu0: other processes" in event.text for event in said if isinstance(event, Note)] == [True, True]
     assert {each.worker for each in record.evidence().disturbed} == {"cpu0"}
-    report = power.Powers().findings(record)
+    report = Powers().findings(record)
     (note,) = (note for note in report.findings.notes if "calibration" in note)
     assert note.startswith("Worker cpu0: other processes used its CPU for 42% of its calibration")
-    _, page_of = power.Powers().files().documents["html"]
+    _, page_of = Powers().files().documents["html"]
     page = page_of(report)
     assert "for 42% of its calibration" in page

@@ -11,7 +11,6 @@ from partywall import units
 from partywall.core.capability import Options
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import UsageError
-from partywall.kinds.power import PowerJob, Powers
 from partywall.model.power import (
     Activity,
     MeterFacts,
@@ -23,6 +22,8 @@ from partywall.model.power import (
     chances,
 )
 from partywall.power import ladder, profiles
+from partywall.power.capability import Powers
+from partywall.power.job import AttributeJob
 from partywall.stats import power_fit, power_shares
 from partywall.stats.power import core_time, findings, gaps, mean_watts
 from partywall.stats.power_fit import Observation
@@ -466,10 +467,13 @@ def test_a_meter_of_a_component_is_refused_before_anything_is_measured(tmp_path)
     server = Rapl(tmp_path)
     server.begin()
     server.count(0.0)
-    job = PowerJob("attribute", ("rapl",), model=PAPER)
+    file = tmp_path / "model.json"
+    file.write_text(PAPER.model_dump_json())
+    job = AttributeJob(meter_names=("rapl",), model=str(file))
     with pytest.raises(UsageError, match=r"covers processors and memory.*partywall power calibrate rapl"):
         Powers().check(job, Options(server.host))
-    Powers().check(PowerJob("attribute", ("rapl",)), Options(server.host))
+    file.write_text(PAPER.model_copy(update={"covers": None}).model_dump_json())
+    Powers().check(AttributeJob(meter_names=("rapl",), model=str(file)), Options(server.host))
 
 
 def test_consumers_that_are_part_of_each_other_are_refused(tmp_path):
@@ -485,7 +489,8 @@ def test_consumers_that_are_part_of_each_other_are_refused(tmp_path):
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError) as refused:
         Powers().check(
-            PowerJob("attribute", consumers=("/shop", "pid:7", "own=pid:7")), Options(fake_host(root=tmp_path))
+            AttributeJob(consumers=("/shop", "pid:7", "own=pid:7"), model="cervera-dl120-g6"),
+            Options(fake_host(root=tmp_path)),
         )
     said = str(refused.value)
     assert "own: process 7 is part of cgroup /shop: its work would count for both — give only one of the two" in said

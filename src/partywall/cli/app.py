@@ -57,7 +57,7 @@ COMMANDS: dict[str, Command | None] = {
     "migrate": Command(
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),
-    "power": Command("power:app", "Read power meters, fit a power model of this host, and show who uses the watts."),
+    "power": None,
     "consolidate": Command(
         "consolidate:app", "Plan which guests share a host and which hosts are off, and simulate policies."
     ),

@@ -81,26 +81,6 @@ class Drawn:
             self._console.print(text(), highlight=False, markup=False, soft_wrap=True)
 
 
-class Elapsed:
-    """A listener that counts how long a job goes on, and how long it will. for_ns: its length; None until Ctrl-C."""
-
-    def __init__(self, for_ns: int | None) -> None:
-        self._ends = for_ns is not None
-        self._left_s = (for_ns or 0) / 1e9
-        self._begun = time.monotonic()
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case Started():
-                self._begun = time.monotonic()
-            case Left(seconds):
-                self._left_s = seconds
-
-    def __str__(self) -> str:
-        left = f"{_whole(self._left_s)} left" if self._ends else "Ctrl-C ends it"
-        return f"for {_whole(time.monotonic() - self._begun)}, {left}"
-
-
 def _whole(seconds: float) -> str:
     return units.format_duration(round(seconds) * 10**9)
 

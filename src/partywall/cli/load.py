@@ -18,6 +18,7 @@ from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, allowed_cpus
 from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
 from partywall.cli.kernel import Cpus, WorkDir
+from partywall.cli.live import wide_console
 from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
 from partywall.cli.load_view import View
@@ -293,7 +294,7 @@ def run(
         job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
     job = dataclasses.replace(job, setup=setup)
     leftovers.clean_up()
-    console, options = output.console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns, waits=wait)
+    console, options = wide_console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns, waits=wait)
     view, document = View(console, job.title), output.document("load", format_)
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
 

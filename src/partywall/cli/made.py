@@ -21,6 +21,7 @@ from partywall.core.job import Action, Asked, Job
 from partywall.core.report import terminal
 from partywall.errors import Problem, UsageError
 from partywall.events import Emit, reports
+from partywall.host.label import WORK_ROOT
 
 AnyCapability = Capability[Any, Any, Any]
 
@@ -28,12 +29,13 @@ AnyCapability = Capability[Any, Any, Any]
 def command(name: str) -> Any:
     """The command of a capability, or the group of its commands."""
     capability = kinds.made(name)
-    if not capability.jobs[0].verb:
-        return _function(capability.jobs[0], _shared(name, capability), partial(_carry_out, name, capability))
     made = group.group(inspect.getdoc(type(capability)) or name)
     for job in capability.jobs:
-        called = f"{name} {job.verb}"
-        made.command(job.verb)(_function(job, _shared(called, capability), partial(_carry_out, called, capability)))
+        called = f"{name} {job.verb}".strip()
+        function = _function(job, _shared(called, capability, job), partial(_carry_out, called, capability))
+        if not job.verb:
+            return function
+        made.command(job.verb)(function)
     for action in capability.actions:
         made.command(action.verb)(_function(action, FORMAT, partial(_act, f"{name} {action.verb}")))
     return made
@@ -89,17 +91,18 @@ class _Shared:
     resume: Path | None = None
     prometheus_file: Path | None = None
     wait: bool = False
+    work_dir: Path = WORK_ROOT
 
 
-def _shared(name: str, capability: AnyCapability) -> dict[str, tuple[Any, Any]]:
+def _shared(name: str, capability: AnyCapability, job: type[Job]) -> dict[str, tuple[Any, Any]]:
     """The types and defaults of options that do not belong to the job."""
-    word = name.partition(" ")[0]
+    word = name.replace(" ", "-") if len(capability.jobs) > 1 else name.partition(" ")[0]
     options: dict[str, tuple[Any, Any]] = {}
     if capability.metrics is not None:
         options["prometheus_file"] = PrometheusFile, None
     said = typer.Option("--dry-run", help="Say what would be done and how long it takes, and what is missing.")
     options["dry_run"] = Annotated[bool, said], False
-    if not capability.cannot_resume:
+    if not (capability.cannot_resume or job.cannot_resume):
         said = typer.Option(help="Continue an interrupted record for the rest of its time.", metavar="DIR")
         options["resume"] = Annotated[Path | None, said], None
     default = "none: no record is kept" if capability.only_with_out else f"runs/{word}-TIME-CHANCE"
@@ -107,6 +110,8 @@ def _shared(name: str, capability: AnyCapability) -> dict[str, tuple[Any, Any]]:
     options["out"] = Annotated[Path | None, said], None
     if capability.disturbs:
         options["wait"] = Wait, False
+    if job.makes_files:
+        options["work_dir"] = Annotated[Path, typer.Option(help="Folder for temporary files.")], WORK_ROOT
     return options | FORMAT
 
 
@@ -136,14 +141,14 @@ def _carry_out(
         called = {each.name: each.flag for each in job.asked()}
         extra: dict[str, object] = {called[key]: value for key, value in given.items()}
         extra |= {"--out": shared.out, "--prometheus": shared.prometheus_file, "--dry-run": shared.dry_run}
-        options = Options(context.obj(), waits=shared.wait)
+        options = Options(context.obj(), work_root=shared.work_dir, waits=shared.wait)
         view = _view(capability, record.job, console)
         return go_on(capability, record, options, view, console, document, extra, measures=capability.disturbs)
     wanted = job.parsed(given)
     if document and capability.only_with_out and shared.out is None and not shared.dry_run:
         remedy = "add --out FOLDER: the document holds the findings of a record"
         raise UsageError(Problem("json needs a record", remedy, key="--format"))
-    options = Options(context.obj(), shared.out, waits=shared.wait)
+    options = Options(context.obj(), shared.out, shared.work_dir, waits=shared.wait)
     if shared.dry_run:
         return output.outline(name, capability.outline(wanted, options), shared.format_, console)
     if capability.disturbs:

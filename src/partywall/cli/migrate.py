@@ -14,7 +14,6 @@ from partywall.cli.execution import carry_out, go_on
 from partywall.cli.live import Live, wide_console
 from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Event, Note, Report
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.migration import RUNS, Forecast, MigrationJob, Migrations
 from partywall.migrate import plan as plans
@@ -89,7 +88,7 @@ def migrate(
         record = MigrationDirectory.open(resume)
         leftovers.clean_up()
         given = {"PLAN": plan, "--dry-run": dry_run, "--known": known, "--advise": advise, "--out": out}
-        return go_on(kind, record, options, _View(console), console, document, given)
+        return go_on(kind, record, options, Live(console), console, document, given)
     if plan is None:
         raise UsageError("the plan is missing; try: partywall migrate migration --dry-run")
     job = MigrationJob.read(plans.find(plan), only_advise=advise, known=known)
@@ -104,7 +103,7 @@ def migrate(
     if known is not None and not is_own:
         raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
     leftovers.clean_up()
-    return carry_out(lambda emit: kind.measure(job, options, emit), options, _View(console), console, document=document)
+    return carry_out(lambda emit: kind.measure(job, options, emit), options, Live(console), console, document=document)
 
 
 def _forecast(kind: Migrations, job: MigrationJob, options: Options, console: Console) -> Forecast | None:
@@ -112,7 +111,7 @@ def _forecast(kind: Migrations, job: MigrationJob, options: Options, console: Co
     if job.plan.hosts is None:
         kind.check(job, options)
         return kind.forecast(job, job.known, RUNS)
-    with _View(console) as view:
+    with Live(console) as view:
         return kind.look(job, options, view)
 
 
@@ -136,17 +135,3 @@ def _show_forecast(forecast: Forecast | None, console: Console, *, is_own: bool)
     when = f" of {forecast.started}" if forecast.started else ""
     say(f"predicted from {forecast.record}{when}:" if forecast.record else f"predictions rest on {forecast.rests_on}:")
     show_predictions(forecast.predictions, console)
-
-
-class _View(Live):
-    """A progress bar, and a line for each move."""
-
-    def __call__(self, event: Event) -> None:
-        from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
-        from partywall.stats.migration import move_finding  # noqa: PLC0415
-
-        match event:
-            case Report(seen):
-                super().__call__(Note(line(move_finding(seen.move, seen.tables))))
-            case _:
-                super().__call__(event)

@@ -13,7 +13,7 @@ from rich.console import Console
 from partywall import kinds
 from partywall.cli import output, show
 from partywall.cli.arguments import RunPath
-from partywall.cli.live import Steps
+from partywall.cli.live import Steps, wide_console
 from partywall.core.record import Record
 from partywall.errors import Exit
 
@@ -84,7 +84,7 @@ def report(
 
     Measures nothing. Exit code: 0 all goals hold, 1 one is violated, 3 inconclusive, 5 a trial failed or is missing.
     """
-    console = output.console(output.JSON if output.JSON in (formats or ()) else "")
+    console = wide_console(output.JSON if output.JSON in (formats or ()) else "")
     if open_ and formats and PAGE not in formats:
         formats = [*formats, PAGE]
     document = "report" if output.JSON in (formats or ()) else ""

@@ -157,8 +157,10 @@ class Capability(ABC, Generic[J, JR, F]):
             emit(Started(None))
             self.measure(self.record.kept_nowhere(job), options, emit)
             return None
-        path = options.folder(stamped(self.name))
-        instead = "" if self.cannot_resume else f", or continue it: {self.record.MADE_BY} --resume {path}"
+        word = job.verb if len(self.jobs) > 1 else ""
+        path = options.folder(stamped("-".join(filter(None, (self.name, word)))))
+        words = " ".join(self._resuming(job))
+        instead = "" if self.why_not(job) else f", or continue it: partywall {words} --resume {path}"
         record = self.record.create(path, job, options.host.facts, instead)
         with record.exclusive():
             try:
@@ -179,13 +181,22 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def continued_by(self, record: JR) -> tuple[str, ...]:
         """The command that continues an interrupted record, without `partywall`; empty if there is none."""
-        words = self.record.MADE_BY.split()[1:]
-        return () if self.cannot_resume or record.is_ended else (*words, "--resume", str(record.path))
+        if self.cannot_resume or record.is_ended or self.why_not(record.job):
+            return ()
+        return (*self._resuming(record.job), "--resume", str(record.path))
+
+    def why_not(self, job: Job) -> str:
+        """Why a record of a job cannot be continued; empty if it can be."""
+        return self.cannot_resume or job.cannot_resume
+
+    def _resuming(self, job: Job) -> tuple[str, ...]:
+        """The command of a job, without `partywall`."""
+        return (self.record.MADE_BY.split()[1], *filter(None, [job.verb]))
 
     def resume(self, record: JR, options: Options, emit: Emit) -> None:
         """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
-        if self.cannot_resume:
-            refuse_to_resume(record, self.cannot_resume)
+        if self.cannot_resume or self.why_not(record.job):
+            refuse_to_resume(record, self.cannot_resume or self.why_not(record.job))
         with record.exclusive():
             if record.is_ended:
                 finished(record, emit)

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from partywall import units
-from partywall.core.document.textfile import TextFile
+from partywall.core.document.textfile import TOLD, TextFile
 from partywall.errors import Problem, UsageError
 from partywall.values import Frozen
 
@@ -94,11 +94,14 @@ class Job(Frozen):
     """One thing to carry out. The docstring of a subclass is the help of its command.
 
     verb: the word after the capability's name, if it has several jobs. function: the name of the Python function; by
-    default the verb, or `run`, and the capability's name.
+    default the verb, or `run`, and the capability's name. cannot_resume: why its records cannot be continued, if those
+    of other jobs can be. makes_files: whether it needs a folder for temporary files.
     """
 
     verb: ClassVar[str] = ""
     function: ClassVar[str] = ""
+    cannot_resume: ClassVar[str] = ""
+    makes_files: ClassVar[bool] = False
 
     @property
     def ends(self) -> bool:
@@ -177,6 +180,9 @@ def _problems(
         field = asked.get(str(each["loc"][0])) if each["loc"] else None
         if field is None:
             yield Problem(str(each.get("ctx", {}).get("error", each["msg"])), key=".".join(map(str, each["loc"])))
+            continue
+        if each["type"] == TOLD:
+            yield from each["ctx"]["problems"]
             continue
         value = given.get(field.name)
         number = next((part for part in each["loc"][1:] if isinstance(part, int)), None)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import AfterValidator, BaseModel, model_validator
 
 from partywall.agent.commands import commands_or_error
-from partywall.core.document.textfile import TextFile
+from partywall.core.document.textfile import TextFile, told
 from partywall.core.job import Duration, Job, Option
+from partywall.errors import UsageError
 from partywall.guard.check import loads
 from partywall.guard.document import Policy
 
@@ -19,6 +20,14 @@ class PolicyFile(TextFile):
 
     WHAT: ClassVar[str] = "policy"
     MODEL: ClassVar[type[BaseModel]] = Policy
+
+
+def _agents(given: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        commands_or_error(given)
+    except UsageError as error:
+        raise told(error) from None
+    return given
 
 
 class GuardJob(Job):
@@ -41,6 +50,7 @@ class GuardJob(Job):
     ] = False
     agents: Annotated[
         tuple[str, ...],
+        AfterValidator(_agents),
         Option(
             "NAME=COMMAND of an agent in a guest, for vifs with source: NAME/INTERFACE, e.g. vm1='ssh vm1 sudo "
             "partywall-agent serve'.",
@@ -52,7 +62,7 @@ class GuardJob(Job):
 
     @model_validator(mode="after")
     def _is_valid(self) -> Self:
-        _ = self.wanted, self.commands
+        _ = self.wanted
         return self
 
     @property
@@ -67,5 +77,5 @@ class GuardJob(Job):
 
     @cached_property
     def commands(self) -> dict[str, tuple[str, ...]]:
-        """The commands of agents in guests, by name. UsageError with every mistake."""
+        """The commands of agents in guests, by name."""
         return commands_or_error(self.agents)

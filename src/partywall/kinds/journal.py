@@ -5,7 +5,7 @@ at most the current line. Lines contain what a person watches, not what findings
 load, for example, the rate and percentiles, not the histograms.
 
 An event is an object with `at` (seconds since the epoch) and `event`, which is one of started, doing, left, note,
-broken, block, second, counters, report, seen and ended. The other keys are those of `partywall.events`.
+broken, block, second, counters, seen and ended. The other keys are those of `partywall.events`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 
 from partywall.core.report import value
 from partywall.errors import Exit, PartywallError
-from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Report, Second, Seen, Started
+from partywall.events import Block, Broken, Counters, Doing, Event, Left, Note, Second, Seen, Started
 from partywall.files import whole_lines
 from partywall.host.label import start_ticks
 from partywall.plain import plain
@@ -102,8 +102,6 @@ class _Content:
                 return block | ({"cells": cells} if cells else {}) | ({"slots_us": slots} if slots else {})
             case Second():
                 return _second(event, self._requests)
-            case Report():
-                return _report(event)
             case Seen(seen, is_kept):
                 return _seen(self._live(seen)) if is_kept else None
             case Counters():
@@ -151,18 +149,3 @@ def _seen(report: value.Report | None) -> dict[str, Any] | None:
         for table in report.tables
     ]
     return {"headline": report.headline, "tables": tables}
-
-
-def _report(event: Report) -> dict[str, Any] | None:
-    """The figures of a report. `of` is the kind of record."""
-    report = event.report
-    if hasattr(report, "move"):
-        return {"of": "migration", "move": _move(report)}
-    return {"of": "other", "text": str(report)[:500]}
-
-
-def _move(seen: Any) -> str:
-    from partywall.report.migration_view import line  # noqa: PLC0415 - of migrations alone
-    from partywall.stats.migration import move_finding  # noqa: PLC0415
-
-    return line(move_finding(seen.move, seen.tables))

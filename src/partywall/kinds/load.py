@@ -96,9 +96,10 @@ class Loads(NeverContinued):
         return Exit.FAILED if findings.failure else EXITS[findings.outcome]
 
     def files(self) -> Files[LoadRun]:
-        from partywall.report.load_page import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
+        from partywall.load.report import report  # noqa: PLC0415
 
-        return FILES
+        return rendered.files("load", "seconds", report, {})
 
 
 def _prepared(job: LoadJob, setup: Setup, checks: Checks) -> PreparedLoad:

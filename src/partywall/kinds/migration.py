@@ -15,7 +15,7 @@ from partywall.core import here
 from partywall.core.capability import EXITS, Options, Outline, expect_same, finished
 from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Emit, Note, Report, Started
+from partywall.events import Emit, Note, Started
 from partywall.kinds import migration_known as known_moves
 from partywall.migrate import owned, series
 from partywall.migrate import plan as plans
@@ -212,7 +212,7 @@ def _go_on(
 
     def keep(seen: Seen) -> None:
         record.append(seen.move, seen.tables)
-        emit(Report(seen))
+        emit(Note(_said(seen)))
 
     if isinstance(moves, owned.OwnSeries):
         if not evidence.surveys:
@@ -229,6 +229,14 @@ def _go_on(
     if not evidence.about.get("only_advise"):
         moves.carry_out(emit, keep, done)
     record.end()
+
+
+def _said(seen: Seen) -> str:
+    """A move in one line."""
+    from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
+    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+
+    return line(migration.move_finding(seen.move, seen.tables))
 
 
 def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None) -> None:

@@ -1,1 +1,1 @@
-"""Watts: meters, their readings in threads of their own, power models, and who uses the power."""
+"""Read power meters, fit a power model of this host, and show who uses the watts."""

@@ -14,9 +14,9 @@ from partywall.model.power import Activity, MeterFault, Reading
 from partywall.power import activity, ladder
 from partywall.power.meters import Meter
 from partywall.power.meters.simulated import Simulated
+from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
 from partywall.sandbox import reaper
-from partywall.store.power import PowerDirectory
 
 FAULTS_SHOWN = 3
 """Faults of one meter that are shown while it is read; the record has all."""
@@ -40,7 +40,7 @@ def workers(meter: Meter, host: Host) -> list[ladder.Worker]:
 
 
 def read(
-    record: PowerDirectory,
+    record: PowerRecord,
     host: Host,
     meters: Mapping[str, Meter],
     consumers: Mapping[str, activity.Read],
@@ -60,7 +60,7 @@ def read(
 
 
 def under_load(
-    record: PowerDirectory,
+    record: PowerRecord,
     host: Host,
     meters: Mapping[str, Meter],
     every: Sequence[ladder.Worker],
@@ -74,14 +74,14 @@ def under_load(
     emit(Doing("starting the load"))
     with ladder.Load(label, every) as load:
         for each in load.disturbed:
-            record.add(each)
+            record.stream.append(each)
             emit(Note(f"worker {each.worker}: {each.warning}", is_warning=True))
         for meter in meters.values():
             if isinstance(meter, Simulated):
                 meter.follow(activity.Threads(list(load.pids.values())))
         with Sampler(meters, every_ns / 1e9, Sink(record, emit), _cpus(meters, host)) as sampler:
             for slot in load.carry_out(steps, slot_ns, emit, sampler.look):
-                record.add(slot)
+                record.stream.append(slot)
             clock = Monotonic()
             clock.sleep_until(clock.now_ns() + AFTER_NS)
 
@@ -105,12 +105,12 @@ def _cpus(meters: Mapping[str, Meter], host: Host) -> Callable[[], tuple[float, 
 class Sink:
     """Writes what is read, and shows the first faults of each meter."""
 
-    def __init__(self, record: PowerDirectory, emit: Emit) -> None:
+    def __init__(self, record: PowerRecord, emit: Emit) -> None:
         self._record, self._emit = record, emit
         self._faults: dict[str, int] = {}
 
     def __call__(self, value: Reading | MeterFault | Activity) -> None:
-        self._record.add(value)
+        self._record.stream.append(value)
         if isinstance(value, MeterFault):
             count = self._faults[value.meter] = self._faults.get(value.meter, 0) + 1
             if count <= FAULTS_SHOWN:

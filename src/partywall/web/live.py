@@ -84,13 +84,12 @@ class State:
     monitored_count: int = 0
     tables: tuple[Table, ...] = ()
     headline: str = ""
-    moves: deque[str] = field(default_factory=lambda: deque(maxlen=NOTES_SHOWN))
 
     def take(self, event: Mapping[str, Any]) -> None:  # noqa: C901 - one case for each event
         """Adds an event. Content of unexpected form is ignored, because a journal may be damaged."""
         at = _time(event.get("at"))
-        self.figures_count += event["event"] in ("block", "second", "report", "seen")
-        self.notes_count += event["event"] in ("note", "broken", "report")
+        self.figures_count += event["event"] in ("block", "second", "seen")
+        self.notes_count += event["event"] in ("note", "broken")
         match event:
             case {"event": "started"}:
                 self.attempts += 1
@@ -114,8 +113,6 @@ class State:
                 self.seconds_count += 1
             case {"event": "counters", "figures": list(figures)}:
                 self._take_figures(figures, event.get("host", ""))
-            case {"event": "report", "of": "migration", "move": str(text)}:
-                self.moves.append(cut(text))
             case {"event": "seen", "tables": list(tables)}:
                 self.tables, self.headline = tuple(map(_table, tables)), cut(event.get("headline", ""))
             case {"event": "ended"}:

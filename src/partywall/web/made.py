@@ -129,7 +129,8 @@ def command(order: Order, source: str, record: Path) -> list[str]:
 
 def continued(kind: str, record: Path) -> list[str]:
     """The words after `partywall` that continue a record."""
-    return [*_words(kind, kinds.made(kind).jobs[0])[:1], f"--resume={record}"]
+    capability = kinds.made(kind)
+    return [*_words(kind, type(capability.record.open(record).job)), f"--resume={record}"]
 
 
 def is_made(kind: str) -> bool:

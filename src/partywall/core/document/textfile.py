@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, model_validator
+from pydantic_core import PydanticCustomError
 
 from partywall.core.document.shipped import text
+from partywall.errors import UsageError
 from partywall.values import Frozen
+
+TOLD = "told"
+"""The type of a mistake in a field that has its own problems."""
+
+
+def told(error: UsageError) -> PydanticCustomError:
+    """A mistake in a field of a job, to be reported with those in other fields."""
+    return PydanticCustomError(TOLD, "{problems}", {"problems": error.problems})
 
 
 class TextFile(Frozen):
@@ -26,7 +36,10 @@ class TextFile(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        """Reads the file of a path. UsageError if it cannot be read."""
-        if isinstance(given, str | Path):
+        """Reads the file of a path. What is wrong with it is reported with what is wrong with other fields."""
+        if not isinstance(given, str | Path):
+            return given
+        try:
             return {"path": str(given), "text": text(Path(given), cls.WHAT)}
-        return given
+        except UsageError as error:
+            raise told(error) from None

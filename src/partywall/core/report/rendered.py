@@ -16,6 +16,8 @@ from partywall.core.report.value import Lines, Report, Table
 from partywall.plain import plain
 
 F = TypeVar("F")
+JSON_SHOWN = 500_000
+"""The longest JSON document, in characters, that a page contains. That of a load has every second."""
 
 
 def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, Document[F]]) -> Files[F]:
@@ -52,6 +54,7 @@ def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, 
 
 def render(kind: str, rows: str, report: Report) -> str:
     """The whole page."""
+    document = _json(rows, report)
     return page.framed(
         "record.html.j2",
         {chart.id: page.fluid(chart.draw()) for chart in report.charts},
@@ -60,12 +63,18 @@ def render(kind: str, rows: str, report: Report) -> str:
         sections=[(type(section).__name__, section) for section in report.sections if _is_there(section)],
         badge=page.badge(report.outcome, report.goals),
         host=page.facts(report.host),
-        json=_json(rows, report),
+        json=document if len(document) <= JSON_SHOWN else "",
     )
 
 
 def _is_there(section: Any) -> bool:
-    return bool(section.rows if isinstance(section, Table) else section.lines if isinstance(section, Lines) else True)
+    match section:
+        case Table():
+            return bool(section.rows and section.shown(on_page=True))
+        case Lines():
+            return bool(section.lines)
+        case _:
+            return True
 
 
 def _json(rows: str, report: Report) -> str:

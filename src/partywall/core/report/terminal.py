@@ -77,6 +77,10 @@ def show(report: Report, console: Console) -> None:
 
 def show_table(table: value.Table, console: Console) -> None:
     """Prints a table, unless it has no row."""
-    if cells := table.cells(on_page=False):
-        titles = [column.title for column in table.shown(on_page=False)]
-        console.print(listed(titles, cells, title=table.title, title_justify="left"))
+    columns = table.shown(on_page=False)
+    if columns and (cells := table.cells(on_page=False)):
+        whole = listed([column.title for column in columns], cells, title=table.title or None, title_justify="left")
+        for column, drawn in zip(columns, whole.table.columns, strict=True):
+            if column.unit is None and column.text is None:
+                drawn.justify = "left"
+        console.print(whole)

@@ -24,6 +24,8 @@ from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
 from partywall.model.study import Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
+from partywall.power.job import CalibrateJob, ReadJob
+from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
@@ -31,7 +33,6 @@ from partywall.stats import power_fit
 from partywall.stats.power import meter_finding, origin_of
 from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
-from partywall.store.power import PowerDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
     BOTH_ENDS,
@@ -117,11 +118,11 @@ class PowerStudy(OnThisHost):
 
     def report(self, study: Study, directory: StudyDirectory) -> StudyReport:
         runs = directory.path / "runs"
-        if not PowerDirectory.is_one(runs / LADDER):
+        if not PowerRecord.is_one(runs / LADDER):
             raise TrialError(f"{directory.path}: nothing was read yet; measure again")
-        evidence = PowerDirectory(runs / LADDER).evidence()
+        evidence = PowerRecord(runs / LADDER).evidence()
         observations = _observations(evidence)
-        guest = _observations(PowerDirectory(runs / GUEST).evidence(), evidence) if (runs / GUEST).exists() else []
+        guest = _observations(PowerRecord(runs / GUEST).evidence(), evidence) if (runs / GUEST).exists() else []
         paper, origin = papers.load(study.name), origin_of(evidence)
         fit = power_fit.fit(evidence.meters[0], observations, study.name)
         states = profiles.find(study.states)
@@ -196,11 +197,12 @@ def _under_load(
     emit: Emit,
 ) -> None:
     """Reads the meter while workers are switched, unless that was done already."""
-    if folder.exists() and not PowerDirectory(folder).evidence().interrupted:
+    if folder.exists() and not PowerRecord(folder).evidence().interrupted:
         return
     shutil.rmtree(folder, ignore_errors=True)
     meter = meters.make(study.meter, host)
-    record = PowerDirectory.create(folder, "calibrate", [meter.facts], host.facts, {})
+    record = PowerRecord.create(folder, CalibrateJob(meter_names=(study.meter,), slot_ns=study.slot), host.facts)
+    record.found([meter.facts])
     with measure.labelled(f"{name}-{folder.name}", work_root) as label:
         measure.under_load(record, host, {study.meter: meter}, workers, steps, study.slot, EVERY_NS, label, emit)
     record.end()
@@ -221,8 +223,8 @@ def _move(
     with series.Series(plan, host, f"{name}-{MOVES}", work_root) as moves:
         sides = Sides(moves)
         record = MigrationDirectory.create(runs / MOVES, plan, host.facts, moves.about())
-        read = PowerDirectory.create(runs / SIDES, "read", [], host.facts, {})
-        with Sampler({}, EVERY_NS / 1e9, read.add, sides.read):
+        read = PowerRecord.create(runs / SIDES, ReadJob(meter_names=()), host.facts)
+        with Sampler({}, EVERY_NS / 1e9, read.stream.append, sides.read):
             moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
         read.end()
         record.end()
@@ -267,4 +269,4 @@ def _moving(runs: Path, model: NodeModel) -> tuple[Section, ...]:
     if not MigrationDirectory.is_one(runs / MOVES):
         return ()
     moves = MigrationDirectory(runs / MOVES).evidence().moves
-    return (findings.moving(moves, PowerDirectory(runs / SIDES).evidence().activity, model),)
+    return (findings.moving(moves, PowerRecord(runs / SIDES).evidence().activity, model),)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -168,22 +169,26 @@ def _name(series: Series, hosts: set[str], units: set[str]) -> str:
     return f"{host}{series.name}" + ("" if len(units) == 1 else f" ({series.unit})")
 
 
-def all_charts(run: LoadRun) -> dict[str, tuple[str, AnyChart]]:
-    """Every chart that has something to draw: identity → (title, chart)."""
+def all_charts(run: LoadRun) -> dict[str, tuple[str, str, Callable[[], AnyChart]]]:
+    """Every chart that has something to draw: identity → (title, caption, what draws it)."""
     if not run.seconds:
         return {}
-    charts: dict[str, tuple[str, AnyChart]] = {}
+    charts: dict[str, tuple[str, str, Callable[[], AnyChart]]] = {}
     if any(second.quantiles_ns for second in run.seconds):
-        charts["percentiles"] = ("Response time over time", percentiles_over_time(run))
-    charts["rate"] = ("Throughput and errors", rate_over_time(run))
-    charts["users"] = ("Active users", users_over_time(run))
+        caption = "From the intended start to the last byte; raw: from the actual start. Logarithmic."
+        charts["percentiles"] = ("Response time over time", caption, partial(percentiles_over_time, run))
+    caption = "Responses with any status. Errors are requests without a complete response, and failed checks."
+    charts["rate"] = ("Throughput and errors", caption, partial(rate_over_time, run))
+    charts["users"] = ("Active users", "At the end of each second.", partial(users_over_time, run))
     if any(label.corrected for label in run.labels):
         beyond = len(run.labels) - LINES_MAX
         left_out = f", without {units.counted(beyond, 'name')} with fewer responses" if beyond > 0 else ""
-        charts["distribution"] = (f"Response time by percentile{left_out}", distribution(run))
-    charts["generator"] = ("Load of the generator", generator_over_time(run))
+        caption = "Dashed: the raw time. Where the lines diverge, requests waited in the generator or for the service."
+        charts["distribution"] = (f"Response time by percentile{left_out}", caption, partial(distribution, run))
+    caption = "Time that its threads spent working, without waiting and spinning. Shaded: doubtful seconds."
+    charts["generator"] = ("Load of the generator", caption, partial(generator_over_time, run))
     for group in dict.fromkeys(series.group for series in run.monitors):
         if any(value for s in run.monitors if s.group == group for _, value in s.points):
             slug = "".join(char if char.isalnum() else "-" for char in group.lower())
-            charts[f"monitor-{slug}"] = (group, monitor(run, group))
+            charts[f"monitor-{slug}"] = (group, "", partial(monitor, run, group))
     return charts

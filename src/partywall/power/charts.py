@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -14,27 +16,27 @@ AXIS = {"measured": "watts", "modelled": "watts (modelled)", "simulated": "watts
 CURVE_POINTS = 60
 
 
-def all_charts(findings: PowerFindings) -> dict[str, tuple[str, str, Any]]:
-    """(title, caption, chart) by id."""
+def all_charts(findings: PowerFindings) -> dict[str, tuple[str, str, Callable[[], Any]]]:
+    """(title, caption, what draws the chart) by id."""
     title = AXIS[findings.origin]
-    drawn: dict[str, tuple[str, str, Any]] = {}
+    drawn: dict[str, tuple[str, str, Callable[[], Any]]] = {}
     if findings.attribution is not None:
         drawn["shares"] = (
             "Attributed watts, and the common rule",
             "Watts of activity with their interval (dot and line), and what the common rule says (diamond).",
-            shares(findings.attribution, title),
+            partial(shares, findings.attribution, title),
         )
     if findings.fit is not None:
         drawn["ladder"] = (
             "The model and the load ladder",
             "Each dot is a level, with the interval of its mean. The line is the model, with its error band.",
-            ladder(findings.fit, title),
+            partial(ladder, findings.fit, title),
         )
     if findings.timeline:
         drawn["timeline"] = (
             "Power over time",
             "As the meters showed it, at the time of reading; below, the busy cores of the same times.",
-            timeline(findings, title),
+            partial(timeline, findings, title),
         )
     return drawn
 

@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 from unittest import mock
 
-from common import spoilt_python
-from frame import Options, Outcome, bench
+from frame import Options, Outcome, Plant, bench
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.inbox import Inbox
@@ -380,13 +379,9 @@ def stopped_controller(seconds: float) -> Ended:
     return Ended("a controller that is stopped", "; ".join(wrong), time.monotonic() - begun, mib)
 
 
-@bench(plants={"mute": "errors of agents that do not say what happened"})
+@bench(plants={"mute": Plant("errors of agents that do not say what happened", python=MUTE)})
 def main(options: Options) -> Outcome:
-    with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-        return judge(quick=options.quick)
-
-
-def judge(*, quick: bool) -> Outcome:
+    quick = options.quick
     # A new process for each, so that its memory is its own.
     with multiprocessing.get_context("spawn").Pool(3, maxtasksperchild=1) as pool:
         far = pool.apply_async(standing_time, (None,))

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from common import measure
-from frame import Options, Outcome, bench, in_parts
+from frame import Options, Outcome, Plant, bench, in_parts
 from partywall.core.stats import estimate
 from partywall.sandbox.container import Container
 
@@ -46,7 +46,6 @@ while True:
         pass
     time.sleep(draw(0.5, 4))
 """
-PLANTS = {"ratio": "limits are judged by the rate over that of the unlimited baseline, as before"}
 
 
 def scenario(limit: float, seconds: int) -> dict[str, Any]:
@@ -107,7 +106,11 @@ def outcome(limit: float, factor: float, seed: int, seconds: int) -> Part:
     return {"factor": factor, "outcome": verdict.outcome.value}
 
 
-@bench(plants=PLANTS, folder=True, more={"--runs": {"type": int, "default": RUNS, "help": "runs of each limit"}})
+@bench(
+    plants={"ratio": Plant("limits are judged by the rate over the baseline's", around=by_ratio)},
+    folder=True,
+    more={"--runs": {"type": int, "default": RUNS, "help": "runs of each limit"}},
+)
 def main(options: Options) -> Outcome:
     cases = [(LIMITS[0], 1.0, 1), (LIMITS[0], WRONG[1], 1)] if options.quick else [
         (limit, factor, run)
@@ -118,8 +121,7 @@ def main(options: Options) -> Outcome:
         f"{limit:.0%}-{factor:g}-{run}": functools.partial(outcome, limit, factor, run, SECONDS[options.quick])
         for limit, factor, run in cases
     }
-    with by_ratio() if options.plant else contextlib.nullcontext():
-        results = list(in_parts(parts, options).values())
+    results = list(in_parts(parts, options).values())
     true = Counter(part["outcome"] for part in results if part["factor"] == 1)
     false = Counter(part["outcome"] for part in results if part["factor"] != 1)
     figure = f"of {true.total()} runs with true limits {said(true)}; of {false.total()} wrong by a tenth {said(false)}"

@@ -14,7 +14,6 @@ Bar: all of it.
 
 from __future__ import annotations
 
-import contextlib
 import http.server
 import os
 import re
@@ -31,8 +30,8 @@ from typing import Any
 
 import left_behind
 import partywall
-from common import MUTE, spoilt_python
-from frame import Options, Outcome, bench
+from common import MUTE
+from frame import Options, Outcome, Plant, bench
 
 # A user that no other program of this host is: what is his was made here.
 NOBODY = 2_000_000 + os.getpid()
@@ -251,13 +250,8 @@ def served() -> http.server.ThreadingHTTPServer:
     return server
 
 
-@bench(plants={"mute": "refusals that name no remedy"})
+@bench(plants={"mute": Plant("refusals that name no remedy", python=MUTE)})
 def main(options: Options) -> Outcome:
-    with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-        return judge(quick=options.quick)
-
-
-def judge(*, quick: bool) -> Outcome:
     server = served()
     in_scope = in_delegated_scope()
     if in_scope:
@@ -265,10 +259,12 @@ def judge(*, quick: bool) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="no-root-", dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        write_inputs(folder, "5s" if quick else "30s")
+        write_inputs(folder, "5s" if options.quick else "30s")
         user = User(folder)
         verdicts = [judged(user, case) for case in refusals(user, in_scope=in_scope)]
-        used = [judged(user, case) for case in uses(f"http://127.0.0.1:{server.server_port}/", 2 if quick else 10)]
+        used = [
+            judged(user, case) for case in uses(f"http://127.0.0.1:{server.server_port}/", 2 if options.quick else 10)
+        ]
         passed, tried = scoped(user)
     refused = f"{sum(verdicts)} of {len(verdicts)} refusals name a remedy"
     figure = f"{sum(used) + passed} of {len(used) + tried} uses work, {refused}"

@@ -23,25 +23,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import spoilt_python
-from frame import NotMeasured, Options, Outcome, bench
+from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall.watch.capability import Watches
 from partywall.watch.record import WatchRecord, parts
 
-NAME = "watch_bytes"
 ROUNDS, QUICK = 20, 2
 LEAST = 0.95
 SLACK = 1 << 20
 READ_S = 5.0
 """Processes are read every two seconds, and what a child did may come one reading later."""
 DEADLINE_S = 60.0
-PLANTS = {"twice": "what a child did is counted again with its parent"}
-SPOILT = {
-    "twice": """
+TWICE = """
 import partywall.watch.measure.processes as processes
 processes._Debt.pay = lambda self, jumps: None
 """
-}
 # Says "ready" when it has written what is not of the watch, begins with the next line, and says what it wrote since.
 COMMON = """
 import mmap, os, random, sys, time
@@ -180,17 +175,15 @@ def _beyond(shown: int, wrote: int) -> int:
     return max(min(shown, wrote), shown - SLACK)
 
 
-@bench(plants=PLANTS)
-def main(given: Options) -> Outcome:
-    spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
+@bench(plants={"twice": Plant("what a child did is counted again with its parent", python=TWICE)})
+def main(options: Options) -> Outcome:
     shown: list[float] = []
     sums: list[float] = []
-    with spoilt:
-        for seed in range(QUICK if given.quick else ROUNDS):
-            with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                each, total = measured(Path(folder), seed)
-            shown += each.values()
-            sums.append(total)
+    for seed in range(QUICK if options.quick else ROUNDS):
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            each, total = measured(Path(folder), seed)
+        shown += each.values()
+        sums.append(total)
     figure = (
         f"tenants are shown with {min(shown):.1%} to {max(shown):.1%} of what they wrote, "
         f"in all at most {max(sums):.1%} of the disks' bytes, {len(sums)} watches"

@@ -8,8 +8,6 @@ in a process of its own, whose memory is measured.
 Towards the agent: the same in requests, and a controller that is stopped (Ctrl-Z) while probes, counters and a command
 produce as much as they can. The agent must answer with a named error, stay within its memory, say what it dropped, and
 end with its stream.
-
-Bar: all of it so, at most 600 MiB more in the controller and 400 MiB in the agent.
 """
 
 from __future__ import annotations

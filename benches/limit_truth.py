@@ -5,8 +5,6 @@ and comes again, all at random. Each run asks with a goal whether the limit give
 the same with limits that are planted wrong by a tenth: the sandbox is given 9 % or 11 % of what the report takes for
 10 %.
 
-Bar: of the runs with true limits, none is called violated, and some hold; of those with wrong ones, all are violated.
-
 --quick: one run of the true and of a wrong limit of 10 %, in a minute.
 """
 

@@ -8,8 +8,6 @@ held it, or, by post-copy without its link, wait for the rest of its memory; and
 run on both hosts. Nothing of the trial may be left on this host, and moves that had ended before stay in the record.
 
 In a third of the trials each, both hosts share the guest's disk, a third host serves it, or it moves along.
-
-Bar: all trials.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ delegated scope. Started by root, the benchmark becomes a user that nobody else 
 manager; it says that the scope was not tried.
 
 What is expected is written here word by word; nothing of it is taken from the code that is judged.
-
-Bar: all of it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ every record is opened.
 The file systems are the kernel's own, ext4 and xfs, here and not in a guest. Only the disk is emulated: memory is lost
 because only what reached the disk is mounted. Metadata of ext4 is committed after a second instead of five.
 
-Bar: 30 power failures on each file system, and all of it so. --quick: 10 on each.
+--quick: 10 on each.
 """
 
 from __future__ import annotations

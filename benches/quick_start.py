@@ -2,8 +2,6 @@
 
 The commands are taken in turn, so that a disturbance meets all of them; the figure is the median. The same Python that
 starts and imports nothing is in the same rounds, for what of a figure is not Partywall's.
-
-Bar: `--help` in at most 0.2 s, `doctor` in 1 s, `run demo --dry-run` in 1.5 s.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ moment one of its processes is killed with SIGKILL: the controller, an agent, or
 resumed to its end, and its blocks are counted. Faults: the disk under the run directory is full, an agent dies, a
 command never prints its metric, a container hits its memory limit: each must end with an error that names it, and leave
 nothing.
-
-Bar: nothing left after any kill, every resume ends with all blocks and none twice, every fault named.
 """
 
 from __future__ import annotations

@@ -16,9 +16,6 @@ Truth: a hop of our own loses 0.1 to 20 % of the packets, doubles and overtakes 
 the hop did, to the packet; counts must differ by what it lost less what it doubled.
 
 Alignment: records a second of one core, merge, matching and count together, of datagrams and of a stream.
-
-Bar: ≥ 95 % of the untraced rate (the interval's lower end), for each form by itself; no packet unaccounted for; truth
-recovered exactly; ≥ 5 million records/s/core.
 """
 
 from __future__ import annotations

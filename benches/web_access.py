@@ -3,7 +3,7 @@
 A page must not be wider than the window at 360 pixels, nor at 200 % zoom of 1280 pixels, except tables in their own
 scrolling region. axe-core comes from npm (`npm install axe-core@4.14.1`, see `make bench-setup`); AXE names its file.
 
-Bar: no finding on any page. --quick: light at 1280 pixels and dark at 360.
+--quick: light at 1280 pixels and dark at 360.
 """
 
 from __future__ import annotations

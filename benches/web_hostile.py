@@ -4,7 +4,7 @@ Records whose names, notes, messages, findings and files contain scripts, markup
 opened in a real browser. Requests use other names (DNS rebinding), other origins (CSRF), paths out of the folder,
 guessed tokens and broken HTTP. Slow clients and a thousand connections are held while the page must still answer.
 
-Bar: at least 60 attacks, and none succeeds. --quick: without the browser, and 300 connections.
+--quick: without the browser, and 300 connections.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ until the matrix has figures, pause, resume, extend, stop, look at the report, m
 Then a load. The long form adds a trace and a guard of a path between two namespaces, and starts and stops a study and
 a migration: it needs root and QEMU. No page may violate its policy.
 
-Bar: every step succeeds.
-
 --quick: a run and a load.
 """
 

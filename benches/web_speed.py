@@ -4,9 +4,6 @@ The matrix is that of a run in progress with 100 trials of 100 treatments; usabl
 The folder's page: time to its first paint. The delay: from the write of an event to its appearance in the page's
 document, as the page itself sees it.
 
-Bar: the matrix is usable within 300 ms of its load, the folder is painted within 500 ms, and the 95th percentile of the
-delay is at most 200 ms.
-
 --quick: fewer repetitions.
 """
 

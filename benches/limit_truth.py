@@ -13,14 +13,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from common import measure
+from common import measure, program
 from frame import Options, Outcome, Plant, bench, in_parts
 from partywall.core.stats import estimate
 from partywall.sandbox.container import Container
@@ -59,15 +58,9 @@ def scenario(limit: float, seconds: int) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def others(seed: int) -> Iterator[None]:
+def others(seed: int) -> contextlib.AbstractContextManager[object]:
     """A program on the victim's CPU that comes and goes."""
-    code = COMES_AND_GOES.replace("SEED", str(seed))
-    with subprocess.Popen([sys.executable, "-c", code]) as running:
-        try:
-            yield
-        finally:
-            running.kill()
+    return program(sys.executable, "-c", COMES_AND_GOES.replace("SEED", str(seed)))
 
 
 @contextlib.contextmanager

@@ -36,12 +36,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import spoilt_python
+from common import PARTYWALL, spoilt_python
 from cut_disk import Disk, mounted
 from frame import NotMeasured, Options, Outcome, bench
 from tests.cli.corpus import TINY
 
-PARTYWALL = (sys.executable, "-m", "partywall")
 SIZE = 320 << 20
 """The smallest disk that mkfs.xfs takes is 300 MiB."""
 SYSTEMS = {"ext4": (("mkfs.ext4", "-q", "-F"), ("commit=1",)), "xfs": (("mkfs.xfs", "-q", "-f"), ())}

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
+from common import PARTYWALL
 from frame import Options, Outcome, Plant, bench
 
-PARTYWALL = [sys.executable, "-m", "partywall"]
 COMMANDS = {
     "python": ([sys.executable, "-c", ""], None),
     "--help": ([*PARTYWALL, "--help"], 0.2),

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import PARTYWALL, program
 from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall.watch.capability import Watches
 from partywall.watch.record import WatchRecord, parts
@@ -120,12 +121,9 @@ class Tenant:
 @contextlib.contextmanager
 def tenant(name: str, code: str, folder: Path, seed: int) -> Iterator[Tenant]:
     argv = [sys.executable, "-c", code, str(folder / name), str(seed)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Tenant(name, process)
-        finally:
-            # Its children end too: they have nothing to wait for.
-            process.kill()
+    # Its children end too when it is killed: they have nothing to wait for.
+    with program(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Tenant(name, process)
 
 
 @contextlib.contextmanager
@@ -134,7 +132,7 @@ def watching(out: Path, tenants: list[Tenant]) -> Iterator[None]:
     names = [f"{each.name}=pid:{each.process.pid}" for each in tenants]
     log, lines = out.with_suffix(".log"), out / "events.jsonl"
     with log.open("wb") as output:
-        argv = [sys.executable, "-m", "partywall", "watch", *names, "--out", str(out)]
+        argv = [*PARTYWALL, "watch", *names, "--out", str(out)]
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as watch:
             try:
                 deadline = time.monotonic() + DEADLINE_S

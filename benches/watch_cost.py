@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import counted
+from common import PARTYWALL, program
 from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall.power.activity import Process
 
@@ -58,15 +59,14 @@ def tenants(folder: Path) -> Iterator[None]:
         file.write_bytes(os.urandom(4 << 20))
         with contextlib.ExitStack() as stack:
             for name in names:
-                reader = stack.enter_context(subprocess.Popen([sys.executable, "-c", READER, str(file)]))
-                stack.callback(reader.kill)
+                reader = stack.enter_context(program(sys.executable, "-c", READER, str(file)))
                 (parent / name / "cgroup.procs").write_text(str(reader.pid))
             yield
 
 
 def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]:
     """(share of a core, bytes by which its memory grew) of a watch."""
-    command = [sys.executable, "-m", "partywall", "watch", "--every", f"{PERIOD_S:g}s", "--out", str(out)]
+    command = [*PARTYWALL, "watch", "--every", f"{PERIOD_S:g}s", "--out", str(out)]
     ours, theirs = pty.openpty() if terminal else (-1, -1)
     with contextlib.ExitStack() as stack:
         output = stack.enter_context((out.parent / f"{out.name}.log").open("wb"))

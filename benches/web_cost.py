@@ -23,8 +23,9 @@ from typing import Any
 
 from scipy import stats
 
+from common import until
 from frame import Options, Outcome, bench
-from web_site import SCENARIO, Site, site, until
+from web_site import SCENARIO, Site, site
 
 WATCHERS = 3
 SHARE_MAX = 0.005

@@ -16,8 +16,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from common import until
 from frame import Options, Outcome, bench
-from web_site import Site, browser, site, until
+from web_site import Site, browser, site
 
 SCRIPT = "<script>window.executed=1</script><img src=x onerror=window.executed=1><svg onload=window.executed=1>"
 TEXTS = {
@@ -309,11 +310,7 @@ def held(where: Site, connections: int) -> Iterator[Attack]:
 def opened(where: Site) -> Iterator[Attack]:
     """Hostile records in a real browser."""
     with browser() as driver:
-        _, headers, _ = where.get("/")
-        del headers
-        driver.get(f"{where.origin}/login")
-        name, _, value = where.cookie.partition("=")
-        driver.add_cookie({"name": name, "value": value, "path": "/"})
+        where.let_in(driver)
         paths = ["/", "/history", "/compare", *(f"/records/hostile-{each}" for each in TEXTS)]
         for path in [*paths, "/records/%3Cimg%20src=x%20onerror=window.executed=1%3E"]:
 

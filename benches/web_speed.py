@@ -14,8 +14,9 @@ import statistics
 import time
 from pathlib import Path
 
+from common import until
 from frame import Options, Outcome, bench
-from web_site import SCENARIO, Site, browser, site, until
+from web_site import SCENARIO, Site, browser, site
 
 RECORDS = 2000
 READY = """
@@ -95,9 +96,7 @@ def main(given: Options) -> Outcome:
         live = live_record(where)
         with browser() as driver:
             driver.set_script_timeout(120)
-            driver.get(f"{where.origin}/login")
-            name, _, value = where.cookie.partition("=")
-            driver.add_cookie({"name": name, "value": value, "path": "/"})
+            where.let_in(driver)
             paints, usable = [], []
             for _ in range(times):
                 driver.get(f"{where.origin}/")

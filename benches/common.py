@@ -35,7 +35,7 @@ PARTYWALL = (sys.executable, "-m", "partywall")
 
 @contextlib.contextmanager
 def work(name: str) -> Iterator[Label]:
-    """The label of what is started in the block, all of which is removed at its end."""
+    """A label for what is started in the block. All of it is removed at the end."""
     label = Label.create(name, WORK_ROOT)
     try:
         yield label

@@ -54,7 +54,7 @@ def ask(made: Machines, url: str, seconds: float, rate: float | None) -> tuple[L
     """A load without doubtful seconds, if the host has one, and when it was."""
     users = USERS_CLOSED if rate is None else USERS_MOST
     quick = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=5 * SECOND)
-    return steady(url, lambda: load(program(quick), setup(made)))
+    return steady(url, lambda: load(program(quick), setup(made)), tries=3)
 
 
 def of_span(log: Log, path: str, span: Span) -> list[tuple[int, int]]:

@@ -101,9 +101,9 @@ def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout
 hung: list[str] = []
 
 
-def steady(what: str, load_it: Callable[[], Loaded]) -> tuple[Loaded, Span]:
+def steady(what: str, load_it: Callable[[], Loaded], tries: int = TRIES) -> tuple[Loaded, Span]:
     """A load without doubtful seconds, if the host has one, and when it was: the log of other times does not count."""
-    for _ in range(TRIES):
+    for _ in range(tries):
         begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         loaded = load_it()
         span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -4,9 +4,6 @@
 effects of 2 to 50 % through CPU, memory bandwidth, disk, network or kernel locks. Neighbours are steady, bursty, driven
 by common clocks or by the victim's own users. Some victims are stopped by their own limit; some hosts lose time to a
 hypervisor. Five detectors that only watch see 300 s of each lab, the experiment the same time at most.
-
-Bar: a guilty one is named first in at least 98 % of labs with an effect of 5 % or more, somebody is blamed in at most
-5 % of labs without a guilty one, and guilty ones have a mean suspicion percentile of at least 99.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.server
 import os
 import statistics
 import subprocess
@@ -30,12 +31,11 @@ from partywall.sandbox import reap, reaper
 from partywall.store import RunDirectory
 
 PARTYWALL = (sys.executable, "-m", "partywall")
-Value = TypeVar("Value")
 
 
 @contextlib.contextmanager
 def work(name: str) -> Iterator[Label]:
-    """The label of what is started in the block, all of which is removed at its end."""
+    """A label for what is started in the block. All of it is removed at the end."""
     label = Label.create(name, WORK_ROOT)
     try:
         yield label
@@ -43,7 +43,7 @@ def work(name: str) -> Iterator[Label]:
         reaper.clean(label)
 
 
-def until(condition: Callable[[], Value], within_s: float = 60.0, otherwise: str = "", every_s: float = 0.05) -> Value:
+def until(condition: Callable[[], object], within_s: float = 60.0, otherwise: str = "", every_s: float = 0.05) -> Any:
     """Waits until a condition has a true value, and returns that. TimeoutError if it has none in time."""
     ends = time.monotonic() + within_s
     while not (value := condition()):
@@ -51,6 +51,49 @@ def until(condition: Callable[[], Value], within_s: float = 60.0, otherwise: str
             raise TimeoutError(otherwise or "the condition was not met")
         time.sleep(every_s)
     return value
+
+
+@contextlib.contextmanager
+def program(*argv: str, **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A program that is killed at the end of the block. how: keywords of Popen."""
+    with subprocess.Popen(argv, **how) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+@contextlib.contextmanager
+def served(before: Callable[[], object] = lambda: None) -> Iterator[str]:
+    """An HTTP service that answers each request with `ok`, once `before` has returned. Gives its address."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            before()
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+
+
+def processes(is_one: Callable[[Path], bool]) -> list[Path]:
+    """The folders in /proc of the processes that pass a test. One that ends meanwhile passes none."""
+    passed = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            passed += [folder] if is_one(folder) else []
+    return passed
 
 
 def ran_ns(task: Path) -> int:
@@ -94,11 +137,9 @@ errors.Problem.__str__ = lambda self: "something is wrong"
 @contextlib.contextmanager
 def busy_cpu(cpu: int, programs: int = 1) -> Iterator[None]:
     """Programs that want all of a CPU."""
-    command = ["taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"]
     with contextlib.ExitStack() as stack:
         for _ in range(programs):
-            loop = stack.enter_context(subprocess.Popen(command))
-            stack.callback(loop.kill)
+            stack.enter_context(program("taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done"))
         yield
 
 

@@ -35,6 +35,7 @@ from typing import Any, Self
 import numpy as np
 
 import cluster
+from common import PARTYWALL
 from frame import Options, Outcome, bench
 from partywall import units
 from partywall.consolidate import load
@@ -315,7 +316,7 @@ class Run:
                 self.say(f"{evidence.about['started_at'][11:19]} {step.title}: {step.reason}")
         watches = sorted(self.records.glob("watch-*"))
         for watch in watches:
-            subprocess.run([sys.executable, "-m", "partywall", "report", str(watch)], check=False)
+            subprocess.run([*PARTYWALL, "report", str(watch)], check=False)
         return {
             "energy": self._energy(plans),
             "goals": self._goals(plans),

@@ -20,15 +20,15 @@ import contextlib
 import functools
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import program
 from disturbance import Seen, watched
 from frame import Options, Outcome, bench, in_parts
 from partywall.model.finding import Findings
@@ -71,15 +71,9 @@ while True:
 Demo = Mapping[str, Any]
 
 
-@contextlib.contextmanager
-def tenant(seed: int) -> Iterator[None]:
+def tenant(seed: int) -> contextlib.AbstractContextManager[object]:
     """Another program that works and rests in turn, by the seed."""
-    code = TENANT.format(seed=seed, rests=RESTS_S, works=WORKS_S)
-    with subprocess.Popen([sys.executable, "-c", code]) as program:
-        try:
-            yield
-        finally:
-            program.kill()
+    return program(sys.executable, "-c", TENANT.format(seed=seed, rests=RESTS_S, works=WORKS_S))
 
 
 def measured(state: str, seed: int) -> Demo:

@@ -20,7 +20,6 @@ With --folder, each call measures halves of pairs, of some four minutes each, un
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import math
@@ -315,7 +314,7 @@ def judge(measured: dict[str, list[list[Repeat]]], setting: str, *, quick: bool)
 PLANTS = {"sequential": "the switched method measures one after the other, too"}
 
 
-def compare(options: argparse.Namespace, beside: Beside = alone) -> tuple[str, bool]:
+def compare(options: Options, beside: Beside = alone) -> tuple[str, bool]:
     """Measures by both methods; the figures of the bar, and whether it is met."""
     count, total_ns = (5, 2_100_000_000) if options.quick else (10, 12_000_000_000)
     pairs = list(PAIRS)[:1] if options.quick else list(PAIRS)

@@ -4,10 +4,7 @@ The gain of switching depends on the host: nothing is gained on one whose speed 
 more tenant, which does the same work as the aggressor, on the aggressor's CPU. It comes and goes: it works for half to
 two and a half seconds, then it pauses for as long. The methods, their time and the bars are those of `efficiency.py`.
 
-Bar: variance of the null effect ≤ 1/100 in the median of the pairs and ≤ 1/50 of each, of real effects ≤ 1/5 in the
-median; at most 8 % (quick: 15 %) of the intervals exclude what they should include. The short form measures one pair.
-It judges the null effect and the intervals. It does not judge the real effect: the tenant may be on or off for a whole
-repeat of two seconds.
+The short form does not judge the real effect: the tenant may be on or off for a whole repeat of two seconds.
 
 With --folder, each call measures halves of pairs, of some four minutes each, until --minutes are over.
 """

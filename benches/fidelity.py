@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from agents import Kernel, Resident, now_ns, sleep_until
-from common import Ratio, busy_cpu, interleaved, work
+from common import Ratio, busy_cpu, interleaved, program, work
 from disturbance import undisturbed
 from frame import Options, Outcome, bench
 from partywall.host.label import Label
@@ -149,15 +149,12 @@ class Sides:
 @contextmanager
 def running(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
     """A program that has started, stopped."""
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            time.sleep(WARM_UP_S)
-            if process.poll() is not None:
-                raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}")
-            process.send_signal(signal.SIGSTOP)
-            yield process
-        finally:
-            process.kill()
+    with program(*argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        time.sleep(WARM_UP_S)
+        if process.poll() is not None:
+            raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}")
+        process.send_signal(signal.SIGSTOP)
+        yield process
 
 
 class Trials:
@@ -391,14 +388,9 @@ def nameless(pid: int) -> str:
 
 @contextmanager
 def iperf_server() -> Iterator[None]:
-    with subprocess.Popen(
-        ["iperf3", "-s", "-p", str(PORT)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
-        try:
-            time.sleep(0.3)
-            yield
-        finally:
-            server.terminate()
+    with program("iperf3", "-s", "-p", str(PORT), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        time.sleep(0.3)
+        yield
 
 
 def compared(item: Item, *, quick: bool) -> Compared:

@@ -15,13 +15,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import spoilt_python
+from common import PARTYWALL, spoilt_python
 from frame import Options, Outcome, bench
 from partywall.agent import binary
 
@@ -51,7 +50,7 @@ def demo(clone: Path, first: str, *, quick: bool) -> tuple[int, float, float, st
     """As `watched`. What the demo finds is no fault: its exit codes to 3 are as good as 0. first: of $PYTHONPATH."""
     if not quick:
         return watched(["make", "demo"], clone, **({"PYTHONPATH": first} if first else {}))
-    argv = [sys.executable, "-m", "partywall", "run", "demo", "--budget", f"{QUICK_BUDGET_S}s"]
+    argv = [*PARTYWALL, "run", "demo", "--budget", f"{QUICK_BUDGET_S}s"]
     places = os.pathsep.join([*([first] if first else []), str(clone / "src")])
     code, *rest = watched(argv, clone, PYTHONPATH=places)
     return (0 if code in (0, 1, 3) else code, *rest)

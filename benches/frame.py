@@ -137,8 +137,11 @@ class Bench:
         sys.exit(0 if outcome.met else 1)
 
     def parser(self) -> argparse.ArgumentParser:
-        text = self.measure.__globals__["__doc__"] or ""
-        parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+        """The docstring is the description; claims and bars are those of claims.yaml."""
+        text, form = self.measure.__globals__["__doc__"] or "", argparse.RawDescriptionHelpFormatter
+        own = [claim for rows in results.claims().values() for claim in rows if claim.bench == self.name]
+        bars = "\n".join(f"Claim: {claim.claim}. Bar: {claim.bar}." for claim in own)
+        parser = argparse.ArgumentParser(description=text, epilog=bars, formatter_class=form)
         left_out = f"; does not judge {self.unjudged}" if self.unjudged else ""
         parser.add_argument("--quick", action="store_true", help=f"about a minute; wider intervals{left_out}")
         parser.add_argument("--record", action="store_true", help="add the result to benches/results.jsonl")

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import PARTYWALL
 from frame import Options, Outcome, bench
 from guards import flat
 from partywall.errors import TrialError
@@ -65,7 +65,7 @@ def command_kept(content: Mapping[str, Any]) -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.yaml"
         file.write_text(json.dumps(content))
-        command = [sys.executable, "-m", "partywall", "guard", "run", str(file), "--leave"]
+        command = [*PARTYWALL, "guard", "run", str(file), "--leave"]
         kept = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             deadline = time.monotonic() + 20

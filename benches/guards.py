@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from common import program
 from partywall.guard.document import Policy
 from partywall.guard.measure.flatten import Flat, flatten
 from partywall.guard.measure.resolve import resolve
@@ -54,13 +55,9 @@ def fullest(readings: Sequence[Counted], name: str, window_ns: float, over: Call
 def server(space: str) -> Iterator[None]:
     """A server of iperf3 in a namespace."""
     command = ["ip", "netns", "exec", space, "iperf3", "-s"]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    with program(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
         time.sleep(0.3)
         yield
-    finally:
-        running.kill()
-        running.wait()
 
 
 def client(space: str, to: str, seconds: float, *options: str) -> subprocess.Popen[str]:

@@ -10,7 +10,7 @@ bootstrap interval over blocks.
 Linearity: each kernel that can be a stressor is calibrated and held at 0.1 to 1.0 in random order, alone. The figure is
 R² of a line through achieved rate over maximum against intensity.
 
-Bar: ratio of losses ≥ 0.95 for every family; R² ≥ 0.99 for every stressor. --quick: two families with few blocks, of
+--quick: two families with few blocks, of
 which the upper end of the ratio's interval is judged, and some stressors with R² ≥ 0.95.
 """
 

@@ -8,9 +8,6 @@ the package of tests/outside, whose tests run too.
 
 Lines are those of Python files. What a change in a capability can reach is counted as labs/house.py does, and shown.
 
-Bar: every addition works after at most as many files by hand as it states, no import breaks the layers, every kind of
-record passes, and there are at most LINES_MOST lines.
-
 --quick makes a report column, an output format and a kind of study. It counts lines, but does not judge them.
 """
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from common import PARTYWALL
 from frame import Options, Outcome, bench
 from partywall.core import here
 from partywall.model.plan import Plan, Slot, Trial
@@ -167,7 +168,7 @@ def _slice(end_ns: int, work: float, intensity: float, latency: Any) -> dict[str
 
 def timed(*words: str, plant: str | None = None) -> Took:
     """A command in a process of its own: how long it took, and its largest resident set."""
-    command = [sys.executable, "-c", PLANTED[plant], *words] if plant else [sys.executable, "-m", "partywall", *words]
+    command = [sys.executable, "-c", PLANTED[plant], *words] if plant else [*PARTYWALL, *words]
     began = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
@@ -184,7 +185,7 @@ def timed(*words: str, plant: str | None = None) -> Took:
 def resumed(path: Path) -> float:
     """Seconds until a resumed run starts its sandboxes; then it is interrupted."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "partywall", "run", "--resume", str(path)]
+    command = [*PARTYWALL, "run", "--resume", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout
     said = []

@@ -5,8 +5,6 @@ and comes again, all at random. Each run asks with a goal whether the limit give
 the same with limits that are planted wrong by a tenth: the sandbox is given 9 % or 11 % of what the report takes for
 10 %.
 
-Bar: of the runs with true limits, none is called violated, and some hold; of those with wrong ones, all are violated.
-
 --quick: one run of the true and of a wrong limit of 10 %, in a minute.
 """
 
@@ -15,15 +13,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from common import measure
-from frame import Options, Outcome, bench, in_parts
+from common import measure, program
+from frame import Options, Outcome, Plant, bench, in_parts
 from partywall.core.stats import estimate
 from partywall.sandbox.container import Container
 
@@ -46,7 +43,6 @@ while True:
         pass
     time.sleep(draw(0.5, 4))
 """
-PLANTS = {"ratio": "limits are judged by the rate over that of the unlimited baseline, as before"}
 
 
 def scenario(limit: float, seconds: int) -> dict[str, Any]:
@@ -62,15 +58,9 @@ def scenario(limit: float, seconds: int) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def others(seed: int) -> Iterator[None]:
+def others(seed: int) -> contextlib.AbstractContextManager[object]:
     """A program on the victim's CPU that comes and goes."""
-    code = COMES_AND_GOES.replace("SEED", str(seed))
-    with subprocess.Popen([sys.executable, "-c", code]) as running:
-        try:
-            yield
-        finally:
-            running.kill()
+    return program(sys.executable, "-c", COMES_AND_GOES.replace("SEED", str(seed)))
 
 
 @contextlib.contextmanager
@@ -107,7 +97,11 @@ def outcome(limit: float, factor: float, seed: int, seconds: int) -> Part:
     return {"factor": factor, "outcome": verdict.outcome.value}
 
 
-@bench(plants=PLANTS, folder=True, more={"--runs": {"type": int, "default": RUNS, "help": "runs of each limit"}})
+@bench(
+    plants={"ratio": Plant("limits are judged by the rate over the baseline's", around=by_ratio)},
+    folder=True,
+    more={"--runs": {"type": int, "default": RUNS, "help": "runs of each limit"}},
+)
 def main(options: Options) -> Outcome:
     cases = [(LIMITS[0], 1.0, 1), (LIMITS[0], WRONG[1], 1)] if options.quick else [
         (limit, factor, run)
@@ -118,8 +112,7 @@ def main(options: Options) -> Outcome:
         f"{limit:.0%}-{factor:g}-{run}": functools.partial(outcome, limit, factor, run, SECONDS[options.quick])
         for limit, factor, run in cases
     }
-    with by_ratio() if options.plant else contextlib.nullcontext():
-        results = list(in_parts(parts, options).values())
+    results = list(in_parts(parts, options).values())
     true = Counter(part["outcome"] for part in results if part["factor"] == 1)
     false = Counter(part["outcome"] for part in results if part["factor"] != 1)
     figure = f"of {true.total()} runs with true limits {said(true)}; of {false.total()} wrong by a tenth {said(false)}"

@@ -6,8 +6,6 @@ process; Partywall's includes recording every latency twice and sending its reco
 
 Where the server's core never idles, requests a second are the server's doing and not the generator's: how much it idled
 is printed beside each rate.
-
-Bar: medians of pairs, CPU time a request at most wrk's and requests a second at least wrk's.
 """
 
 from __future__ import annotations

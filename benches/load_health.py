@@ -21,11 +21,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
 
 from common import busy_cpu, stolen_s
-from frame import Options, Outcome, bench
+from frame import Options, Outcome, Plant, bench
 from generators import GENERATOR_CPU, Loaded, load, nginx
 from partywall.load.health import Health, Reason
 from partywall.load.prepared import PreparedLoad
@@ -154,11 +155,14 @@ def show(name: str, loaded: Loaded) -> list[bool]:
     return good
 
 
-@bench(plants={"deaf": "lateness and throttling of the generator go unnoticed"}, needs=("nginx",))
+def deaf() -> AbstractContextManager[object]:
+    return mock.patch.object(PreparedLoad, "judge", return_value=Health({}))
+
+
+@bench(plants={"deaf": Plant("lateness and throttling of the generator go unnoticed", around=deaf)}, needs=("nginx",))
 def main(options: Options) -> Outcome:
-    deaf = mock.patch.object(PreparedLoad, "judge", return_value=Health({}))
     healthy_s, starved_s = (32, 7) if options.quick else (300, 30)
-    with deaf if options.plant else contextlib.nullcontext(), nginx() as url:
+    with nginx() as url:
 
         def rate(seconds: int) -> Quick:
             return Quick(url=url, for_ns=seconds * SECOND, rate=500, poisson=True, users=100)

@@ -32,7 +32,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-from common import until
+from common import PARTYWALL, until
 from frame import PEERS, Options, Outcome, bench
 from generators import is_open
 from partywall.host import free_port
@@ -59,7 +59,7 @@ CHANGING = {
 def record(shop_: Shop, folder: Path) -> Path:
     """The plan of a session in a real browser."""
     plan, debugging = folder / "plan.yaml", free_port()
-    command = [sys.executable, "-m", "partywall", "load", "record", f"{shop_.url}/", "-o", str(plan)]
+    command = [*PARTYWALL, "load", "record", f"{shop_.url}/", "-o", str(plan)]
     command += ["--ca-file", str(shop_.authority), "--har", str(folder / "session.har")]
     command += ["--browser-option=--headless=new", f"--browser-option=--remote-debugging-port={debugging}"]
     with subprocess.Popen(command, stdout=sys.stderr) as process:
@@ -167,10 +167,8 @@ def replay(plan: dict[str, Any], folder: Path, hold_s: int) -> dict[str, Any]:
     file = folder / "fifty.yaml"
     YAML().dump(plan, file)
     out = folder / "load"
-    subprocess.run(
-        [sys.executable, "-m", "partywall", "load", str(file), "--out", str(out)], stdout=sys.stderr, check=False
-    )
-    subprocess.run([sys.executable, "-m", "partywall", "report", str(out)], stdout=subprocess.DEVNULL, check=False)
+    subprocess.run([*PARTYWALL, "load", str(file), "--out", str(out)], stdout=sys.stderr, check=False)
+    subprocess.run([*PARTYWALL, "report", str(out)], stdout=subprocess.DEVNULL, check=False)
     document: dict[str, Any] = json.loads((out / "findings.json").read_text())
     return document
 

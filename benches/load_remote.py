@@ -24,12 +24,11 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 
 from frame import Options, Outcome, bench
 from generators import Loaded, load
-from load_truth import SECOND, Log, Server, Span, compared, server, timing
+from load_truth import SECOND, Log, Server, Span, compared, server, steady, timing
 from machines import NEEDS, Machines, machines
 from partywall.errors import PartywallError
 from partywall.load.prepared import PreparedLoad, Setup
@@ -43,7 +42,6 @@ USERS_MOST, RATE = 60, 300
 # Two generators and the service share this host's CPUs: with more users that read a body in pieces, they would wait for
 # each other in every second.
 USERS_CLOSED = 12
-TRIES = 3
 BAR = 0.01
 
 
@@ -56,16 +54,7 @@ def ask(made: Machines, url: str, seconds: float, rate: float | None) -> tuple[L
     """A load without doubtful seconds, if the host has one, and when it was."""
     users = USERS_CLOSED if rate is None else USERS_MOST
     quick = Quick(url=url, for_ns=int(seconds * SECOND), users=users, rate=rate, timeout_ns=5 * SECOND)
-    for _ in range(TRIES):
-        begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        loaded = load(program(quick), setup(made))
-        span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        doubtful = loaded.summary.seconds - loaded.summary.good
-        if not doubtful:
-            break
-        reasons = ", ".join(loaded.summary.doubtful)
-        print(f"{url}: {doubtful} doubtful seconds of {loaded.summary.seconds} ({reasons})", flush=True)
-    return loaded, span
+    return steady(url, lambda: load(program(quick), setup(made)), tries=3)
 
 
 def of_span(log: Log, path: str, span: Span) -> list[tuple[int, int]]:

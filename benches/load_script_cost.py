@@ -6,8 +6,6 @@ CPU time is user and system time of the generator's whole process. That of k6 an
 long and a short run, so that reading their scripts and starting up is left out; ours is counted from its start.
 Locust's users are FastHttpUser, its cheapest kind. One process each: Locust and k6 would spread over more cores, which
 costs them no less a request.
-
-Bar: at least 5 times k6's and 10 times Locust's requests a CPU second.
 """
 
 from __future__ import annotations

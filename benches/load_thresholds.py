@@ -15,17 +15,14 @@ without a good second (exit code 3) is repeated, up to five times.
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+from common import PARTYWALL, served
 from frame import Options, Outcome, bench
 from partywall import units
 from partywall.errors import Exit
@@ -33,33 +30,6 @@ from partywall.errors import Exit
 SERVICE_S, EXPECTED_MS = 0.05, 500
 FEW, MANY = 1, 40
 TRIES = 5
-
-
-class _OneByOne(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    lock = threading.Lock()
-
-    def do_GET(self) -> None:
-        with self.lock:
-            time.sleep(SERVICE_S)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing is printed for each request."""
-
-
-@contextlib.contextmanager
-def service() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _OneByOne)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def plan(url: str, users: int, seconds: int, expected_ms: int) -> str:
@@ -83,7 +53,7 @@ def carried_out(url: str, users: int, seconds: int, expected_ms: int) -> tuple[i
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         file, out = Path(folder) / "plan.yaml", Path(folder) / "run"
         file.write_text(plan(url, users, seconds, expected_ms))
-        command = [sys.executable, "-m", "partywall", "load", str(file), "--out", str(out)]
+        command = [*PARTYWALL, "load", str(file), "--out", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         said = [line.strip() for line in done.stdout.splitlines() if "p95 at most" in line]
         return done.returncode, said[0] if said else (done.stderr or done.stdout).strip()[-300:]
@@ -102,7 +72,13 @@ def judged(url: str, users: int, seconds: int, expected_ms: int, wanted: Exit) -
 def main(options: Options) -> Outcome:
     seconds = 10 if options.quick else 20
     expected_ms = 60_000 if options.plant else EXPECTED_MS
-    with service() as url:
+    lock = threading.Lock()
+
+    def one_by_one() -> None:
+        with lock:
+            time.sleep(SERVICE_S)
+
+    with served(one_by_one) as url:
         kept = judged(url, FEW, seconds, expected_ms, Exit.HOLDS)
         violated = judged(url, MANY, seconds, expected_ms, Exit.VIOLATED)
     return Outcome(

@@ -14,11 +14,12 @@ Bar: percentiles within 1 % of the log's, the freeze as said, every error counte
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from frame import Options, Outcome, bench
@@ -100,18 +101,16 @@ def ask(url: str, seconds: float, users: int, rate: float | None = None, timeout
 hung: list[str] = []
 
 
-def delayed(there: Server, path: str, seconds: float) -> tuple[Loaded, Span]:
-    """A load without doubtful seconds, and when it was: what the log has of other times does not count."""
-    for _ in range(TRIES):
+def steady(what: str, load_it: Callable[[], Loaded], tries: int = TRIES) -> tuple[Loaded, Span]:
+    """A load without doubtful seconds, if the host has one, and when it was: the log of other times does not count."""
+    for _ in range(tries):
         begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        loaded = ask(there.url + path, seconds, users=USERS, rate=RATE)
+        loaded = load_it()
         span = begin_ns, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        if loaded.summary.good == loaded.summary.seconds:
+        doubtful, reasons = loaded.summary.seconds - loaded.summary.good, ", ".join(loaded.summary.doubtful)
+        if not doubtful:
             break
-        print(
-            f"{path}: {loaded.summary.seconds - loaded.summary.good} doubtful seconds of {loaded.summary.seconds}",
-            flush=True,
-        )
+        print(f"{what}: {doubtful} doubtful seconds of {loaded.summary.seconds} ({reasons})", flush=True)
     return loaded, span
 
 
@@ -189,7 +188,10 @@ def main(options: Options) -> Outcome:
     with server() as there:
         # First, for the freeze is counted from the first request.
         loads["/freeze"] = ask(f"{there.url}/freeze", 8, users=5, rate=1000)
-        waited = {path: delayed(there, path, 4 * scale) for path in ("/fixed", "/bimodal", "/slow")}
+        waited = {
+            path: steady(path, functools.partial(ask, there.url + path, 4 * scale, USERS, RATE))
+            for path in ("/fixed", "/bimodal", "/slow")
+        }
         for path in ("/reset", "/short", "/long", "/garbage"):
             loads[path] = ask(there.url + path, 2 * scale, users=2)
         loads["/silent"] = ask(f"{there.url}/silent", 1, users=5, timeout_ns=SECOND // 5)

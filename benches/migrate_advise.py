@@ -8,9 +8,6 @@ moves end, and then the one whose moves take less time; of two that do not alway
 shorter wait. Without a limit, the shorter time without an answer is better. Differences below the spread of the same
 method between rounds count as noise. No limit is near the time that clients wait by QEMU's defaults (0.35 to 0.45 s),
 for then it is chance whether these keep it.
-
-Bar: the advised method is better, or the advice is QEMU's default, in at least 80 % of the cases; it is worse beyond
-noise in none.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ held it, or, by post-copy without its link, wait for the rest of its memory; and
 run on both hosts. Nothing of the trial may be left on this host, and moves that had ended before stay in the record.
 
 In a third of the trials each, both hosts share the guest's disk, a third host serves it, or it moves along.
-
-Bar: all trials.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import moves
+from common import PARTYWALL, processes
 from frame import Options, Outcome, bench
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
@@ -172,14 +170,7 @@ def runs(monitor: Monitor) -> bool:
 def labelled(prefix: str) -> list[str]:
     """Processes of any run whose name begins so."""
     wanted = f"PARTYWALL_RUN={prefix}".encode()
-    things = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (folder / "environ").read_bytes():
-                things.append(folder.name)
-        except OSError:
-            continue
-    return things
+    return [folder.name for folder in processes(lambda each: wanted in (each / "environ").read_bytes())]
 
 
 def controller(chance: random.Random) -> Trial:
@@ -187,7 +178,7 @@ def controller(chance: random.Random) -> Trial:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         file, out = Path(folder, "plan.yaml"), Path(folder, "out")
         file.write_text(PLAN)
-        argv = [sys.executable, "-m", "partywall", "migrate", str(file), "--out", str(out)]
+        argv = [*PARTYWALL, "migrate", str(file), "--out", str(out)]
         running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 90
         events = out / "events.jsonl"
@@ -197,10 +188,10 @@ def controller(chance: random.Random) -> Trial:
         time.sleep(delay_s)
         running.send_signal(signal.SIGKILL)
         running.wait()
-        subprocess.run([sys.executable, "-m", "partywall", "reap"], capture_output=True, check=True)
+        subprocess.run([*PARTYWALL, "reap"], capture_output=True, check=True)
         left = list(networks.NETNS.glob("migration-faults-*"))
         report = subprocess.run(
-            [sys.executable, "-m", "partywall", "report", str(out), "--format", "json"],
+            [*PARTYWALL, "report", str(out), "--format", "json"],
             capture_output=True, text=True, check=False, env=os.environ,
         )  # fmt: skip
         kept = events.read_text().count('"kind": "move"') if events.exists() else 0

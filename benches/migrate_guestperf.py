@@ -4,9 +4,6 @@ guestperf moves one guest once for each setting, in fixed order, and waits 15 s 
 `Engine`, `sleep=15`). So a setting takes 30 s and the move, and there is no interval. Here every setting is moved three
 times, in random order in rounds, and its figures come with intervals. The time of guestperf's run is reckoned from its
 two waits and the moves seen here. The start of guests is left out on both sides; guestperf starts one for each move.
-
-Bar: no setting takes longer than guestperf's run of it, and every setting that ends has an interval of its time and of
-its downtime.
 """
 
 from __future__ import annotations

@@ -8,14 +8,10 @@ delegated scope. Started by root, the benchmark becomes a user that nobody else 
 manager; it says that the scope was not tried.
 
 What is expected is written here word by word; nothing of it is taken from the code that is judged.
-
-Bar: all of it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import os
 import re
 import shutil
@@ -23,7 +19,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +26,8 @@ from typing import Any
 
 import left_behind
 import partywall
-from common import MUTE, spoilt_python
-from frame import Options, Outcome, bench
+from common import MUTE, served
+from frame import Options, Outcome, Plant, bench
 
 # A user that no other program of this host is: what is his was made here.
 NOBODY = 2_000_000 + os.getpid()
@@ -236,39 +231,18 @@ def scoped(user: User) -> tuple[int, int]:
     ), 1
 
 
-def served() -> http.server.ThreadingHTTPServer:
-    class Quiet(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"ok")
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-@bench(plants={"mute": "refusals that name no remedy"})
+@bench(plants={"mute": Plant("refusals that name no remedy", python=MUTE)})
 def main(options: Options) -> Outcome:
-    with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-        return judge(quick=options.quick)
-
-
-def judge(*, quick: bool) -> Outcome:
-    server = served()
     in_scope = in_delegated_scope()
     if in_scope:
         print("not tried: that containers are refused outside a delegated scope (this is one)")
-    with tempfile.TemporaryDirectory(prefix="no-root-", dir="/var/tmp") as name:
+    with served() as url, tempfile.TemporaryDirectory(prefix="no-root-", dir="/var/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        write_inputs(folder, "5s" if quick else "30s")
+        write_inputs(folder, "5s" if options.quick else "30s")
         user = User(folder)
         verdicts = [judged(user, case) for case in refusals(user, in_scope=in_scope)]
-        used = [judged(user, case) for case in uses(f"http://127.0.0.1:{server.server_port}/", 2 if quick else 10)]
+        used = [judged(user, case) for case in uses(url, 2 if options.quick else 10)]
         passed, tried = scoped(user)
     refused = f"{sum(verdicts)} of {len(verdicts)} refusals name a remedy"
     figure = f"{sum(used) + passed} of {len(used) + tried} uses work, {refused}"

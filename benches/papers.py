@@ -7,8 +7,6 @@ form of each study, with the parts that rows name for tables that this form leav
 a measured point, unless a row says why it cannot, and each claim about places that were measured a verdict. Other
 claims are listed and counted. It takes over an hour; with --folder it is measured study by study, and the records of
 the studies are kept there for `python -m labs.papers`.
-
-Bars: no problem; of statements with a result at most 10 % not distinguished.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ every record is opened.
 The file systems are the kernel's own, ext4 and xfs, here and not in a guest. Only the disk is emulated: memory is lost
 because only what reached the disk is mounted. Metadata of ext4 is committed after a second instead of five.
 
-Bar: 30 power failures on each file system, and all of it so. --quick: 10 on each.
+--quick: 10 on each.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import spoilt_python
+from common import PARTYWALL, spoilt_python
 from cut_disk import Disk, mounted
 from frame import NotMeasured, Options, Outcome, bench
 from tests.cli.corpus import TINY
 
-PARTYWALL = (sys.executable, "-m", "partywall")
 SIZE = 320 << 20
 """The smallest disk that mkfs.xfs takes is 300 MiB."""
 SYSTEMS = {"ext4": (("mkfs.ext4", "-q", "-F"), ("commit=1",)), "xfs": (("mkfs.xfs", "-q", "-f"), ())}

@@ -6,8 +6,6 @@ moment one of its processes is killed with SIGKILL: the controller, an agent, or
 resumed to its end, and its blocks are counted. Faults: the disk under the run directory is full, an agent dies, a
 command never prints its metric, a container hits its memory limit: each must end with an error that names it, and leave
 nothing.
-
-Bar: nothing left after any kill, every resume ends with all blocks and none twice, every fault named.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -26,11 +23,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from common import PARTYWALL, processes, program
 from frame import Options, Outcome, bench
 from partywall.host.label import VARIABLE, WORK_ROOT, state_root
 from partywall.sandbox import cgroups, networks
 
-PARTYWALL = [sys.executable, "-m", "partywall"]
 ROOT = os.geteuid() == 0
 BACKEND = "container" if ROOT else "process"
 # What else every sandbox is given, and how long a run may take on a host that has other work.
@@ -71,12 +68,8 @@ def scenario(folder: Path, **changes: Any) -> Path:
 
 def labelled() -> dict[int, str]:
     """Processes of these runs, by number, with their names."""
-    things = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{VARIABLE}={NAME}".encode() in (folder / "environ").read_bytes():
-                things[int(folder.name)] = (folder / "comm").read_text().strip()
-    return things
+    own = processes(lambda folder: f"{VARIABLE}={NAME}".encode() in (folder / "environ").read_bytes())
+    return {int(folder.name): (folder / "comm").read_text().strip() for folder in own if (folder / "comm").exists()}
 
 
 def left_over() -> list[str]:
@@ -127,14 +120,9 @@ def one_kill(number: int, chance: random.Random, within_s: float = 9, *, leaks: 
         return resumed(number, folder)
 
 
-@contextlib.contextmanager
-def leaked() -> Iterator[None]:
+def leaked() -> contextlib.AbstractContextManager[object]:
     """A process that looks like one of the run."""
-    with subprocess.Popen(["sleep", "60"], env=os.environ | {VARIABLE: NAME}) as process:
-        try:
-            yield
-        finally:
-            process.kill()
+    return program("sleep", "60", env=os.environ | {VARIABLE: NAME})
 
 
 def resumed(number: int, folder: Path) -> str:

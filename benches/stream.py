@@ -6,8 +6,6 @@ interval. A side's rate is a median, which a moment of foreign load does not mov
 both of some 6 ms. The peer is compiled with -O3: with -O2, GCC 12 uses 8-byte stores in scale and triad, where the
 kernels and other compilers use 16-byte stores.
 
-Bar: copy, scale and triad within 3 %, with ordinary pages and with huge pages.
-
 --quick: ordinary pages, fewer and shorter pairs. On a host whose speed changes all the time, their median is known to
 some 5 %, so the interval has to reach into the 3 %.
 """

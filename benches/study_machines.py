@@ -32,6 +32,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from common import PARTYWALL
 from frame import Options, Outcome, bench
 from machines import NEEDS, Machines, machines, run
 from papers import undecided_of
@@ -54,7 +55,7 @@ SHARE_BAR, PART_BAR, CLOCK_BAR_NS = 0.02, 0.15, 5_000_000
 
 
 def partywall(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "partywall", "study", *words]
+    argv = [*PARTYWALL, "study", *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 

@@ -16,9 +16,6 @@ Truth: a hop of our own loses 0.1 to 20 % of the packets, doubles and overtakes 
 the hop did, to the packet; counts must differ by what it lost less what it doubled.
 
 Alignment: records a second of one core, merge, matching and count together, of datagrams and of a stream.
-
-Bar: ≥ 95 % of the untraced rate (the interval's lower end), for each form by itself; no packet unaccounted for; truth
-recovered exactly; ≥ 5 million records/s/core.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agents import now_ns, rate, sleep_until
-from common import Ratio, ran_ns, work
+from common import Ratio, processes, program, ran_ns, work
 from frame import NotMeasured, Options, Outcome, bench
 from partywall.agent import binary
 from partywall.agent.client import AgentClient, start_agent
@@ -149,15 +146,7 @@ class Sender:
 
 def softirq_threads(cpu: int) -> list[Path]:
     """The kernel's thread for packets that a CPU could not handle at once."""
-    name = f"ksoftirqd/{cpu}\n"
-    return [file.parent for file in Path("/proc").glob("[0-9]*/comm") if _content(file) == name]
-
-
-def _content(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""  # The process has ended.
+    return processes(lambda folder: (folder / "comm").read_text() == f"ksoftirqd/{cpu}\n")
 
 
 @contextlib.contextmanager
@@ -168,13 +157,9 @@ def sink(space: str, address: str) -> Iterator[None]:
         "s.bind((sys.argv[1],9000));print(1,flush=True);time.sleep(1e6)"
     )
     argv = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-c", code, address]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield
-        finally:
-            process.kill()
+    with program(*argv, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield
 
 
 class Trace:

@@ -21,7 +21,6 @@ import itertools
 import math
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from common import PARTYWALL
 from frame import Options, Outcome, bench, in_parts
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
@@ -94,7 +94,7 @@ class Pairs:
 def demo(path: Path, seed: int, each: str | None) -> str:
     """A finished run in a folder: its name."""
     shutil.rmtree(path, ignore_errors=True)
-    command = [sys.executable, "-m", "partywall", "run", "demo", "--out", str(path), "--seed", str(seed)]
+    command = [*PARTYWALL, "run", "demo", "--out", str(path), "--seed", str(seed)]
     done = subprocess.run(command + (["--budget", each] if each else []), capture_output=True, text=True, check=False)
     if not _finished(path):
         raise SystemExit(f"{path.name} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")

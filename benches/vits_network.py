@@ -20,7 +20,7 @@ from unittest import mock
 
 from rich.console import Console
 
-from frame import NotMeasured, Options, Outcome, bench
+from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall import study
 from partywall.core import here
 from partywall.core.document.shipped import read
@@ -45,7 +45,7 @@ def losing_more() -> Iterator[None]:
         yield
 
 
-@bench(plants={"counters": "the interfaces' counters lose 1,000 packets more"})
+@bench(plants={"counters": Plant("the interfaces' counters lose 1,000 packets more", around=losing_more)})
 def main(options: Options) -> Outcome:
     file = study.find(STUDY)
     kind, content = study.kind_of(file), read(file, "study")
@@ -66,8 +66,7 @@ def main(options: Options) -> Outcome:
                 doing.append(event.text.partition(", block")[2])
                 print(f"  {event.text}", flush=True)
 
-        with losing_more() if options.plant else contextlib.nullcontext():
-            kind.measure(wanted, directory, host, WORK_ROOT, tell)
+        kind.measure(wanted, directory, host, WORK_ROOT, tell)
         report = study.report(directory)
     study_page.show(report, Console(width=180))
     figure_10 = report.comparisons[0]

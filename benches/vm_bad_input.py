@@ -13,20 +13,18 @@ console where a guest was started; no traceback; nothing left.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import MUTE, spoilt_python
-from frame import Options, Outcome, bench
+from common import MUTE, PARTYWALL, processes
+from frame import Options, Outcome, Plant, bench
 from guests import lacking
 from partywall.host import Host
 from partywall.sandbox.qemu import GuestKernel, root
@@ -158,13 +156,12 @@ CASES = (
 
 def processes_about(folder: str) -> list[int]:
     """Processes that still have to do with a folder, by their command lines and working directories."""
-    processes = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            running = (process / "cmdline").read_bytes().decode(errors="replace") + str((process / "cwd").readlink())
-            if folder in running and int(process.name) != os.getpid():
-                processes.append(int(process.name))
-    return processes
+
+    def is_about(process: Path) -> bool:
+        command = (process / "cmdline").read_bytes().decode(errors="replace")
+        return folder in command + str((process / "cwd").readlink()) and process.name != str(os.getpid())
+
+    return [int(process.name) for process in processes(is_about)]
 
 
 def wrong_with(case: Case) -> str:
@@ -173,7 +170,7 @@ def wrong_with(case: Case) -> str:
         victim = case.victim | {"sandbox": {"backend": "qemu", "accel": "tcg"} | case.sandbox}
         content = {"partywall": 1, "name": "bad", "victims": {"v": victim}, "min_blocks": 8, "budget": "8s"}
         (folder / "bad.yaml").write_text(json.dumps(content))
-        command = [sys.executable, "-m", "partywall", "run", "bad.yaml", "--out", "run", "--allow-commands"]
+        command = [*PARTYWALL, "run", "bad.yaml", "--out", "run", "--allow-commands"]
         state = folder / "state"
         environment = os.environ | {"PARTYWALL_STATE": str(state)} | case.spoil(folder)
         done = subprocess.run(
@@ -189,14 +186,13 @@ def wrong_with(case: Case) -> str:
     return ""
 
 
-@bench(plants={"mute": "errors that do not say what is wrong"}, lacking=lacking)
+@bench(plants={"mute": Plant("errors that do not say what is wrong", python=MUTE)}, lacking=lacking)
 def main(options: Options) -> Outcome:
     # The quick form leaves out the cases in which a guest is started and does not come up.
     cases = [case for case in CASES if not options.quick or case.code != 5]
     wrong = 0
     for case in cases:
-        with spoilt_python(MUTE) if options.plant else contextlib.nullcontext():
-            problem = wrong_with(case)
+        problem = wrong_with(case)
         print(f"{case.name}: {problem or 'reported'}", flush=True)
         wrong += bool(problem)
     return Outcome(f"{len(cases) - wrong} of {len(cases)} reported by name with a remedy", not wrong)

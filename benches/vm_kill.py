@@ -14,6 +14,7 @@ import subprocess
 import time
 
 import robustness
+from common import PARTYWALL
 from frame import Options, Outcome, bench
 from guests import lacking
 from partywall.errors import CapabilityError
@@ -48,7 +49,7 @@ def main(options: Options) -> Outcome:
     )
     before = image and image.file.stat().st_mtime_ns
     print(f"every guest: {robustness.SANDBOX or 'no network, no root image'}", flush=True)
-    subprocess.run([*robustness.PARTYWALL, "reap"], check=False, capture_output=True)
+    subprocess.run([*PARTYWALL, "reap"], check=False, capture_output=True)
     wrong = []
     for number in range(kills):
         problem = robustness.one_kill(number, chance, within_s=RUN_S, leaks=bool(options.plant), budget="14s")

@@ -23,25 +23,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import spoilt_python
-from frame import NotMeasured, Options, Outcome, bench
+from common import PARTYWALL, program
+from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall.watch.capability import Watches
 from partywall.watch.record import WatchRecord, parts
 
-NAME = "watch_bytes"
 ROUNDS, QUICK = 20, 2
 LEAST = 0.95
 SLACK = 1 << 20
 READ_S = 5.0
 """Processes are read every two seconds, and what a child did may come one reading later."""
 DEADLINE_S = 60.0
-PLANTS = {"twice": "what a child did is counted again with its parent"}
-SPOILT = {
-    "twice": """
+TWICE = """
 import partywall.watch.measure.processes as processes
 processes._Debt.pay = lambda self, jumps: None
 """
-}
 # Says "ready" when it has written what is not of the watch, begins with the next line, and says what it wrote since.
 COMMON = """
 import mmap, os, random, sys, time
@@ -125,12 +121,9 @@ class Tenant:
 @contextlib.contextmanager
 def tenant(name: str, code: str, folder: Path, seed: int) -> Iterator[Tenant]:
     argv = [sys.executable, "-c", code, str(folder / name), str(seed)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Tenant(name, process)
-        finally:
-            # Its children end too: they have nothing to wait for.
-            process.kill()
+    # Its children end too when it is killed: they have nothing to wait for.
+    with program(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Tenant(name, process)
 
 
 @contextlib.contextmanager
@@ -139,7 +132,7 @@ def watching(out: Path, tenants: list[Tenant]) -> Iterator[None]:
     names = [f"{each.name}=pid:{each.process.pid}" for each in tenants]
     log, lines = out.with_suffix(".log"), out / "events.jsonl"
     with log.open("wb") as output:
-        argv = [sys.executable, "-m", "partywall", "watch", *names, "--out", str(out)]
+        argv = [*PARTYWALL, "watch", *names, "--out", str(out)]
         with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as watch:
             try:
                 deadline = time.monotonic() + DEADLINE_S
@@ -180,17 +173,15 @@ def _beyond(shown: int, wrote: int) -> int:
     return max(min(shown, wrote), shown - SLACK)
 
 
-@bench(plants=PLANTS)
-def main(given: Options) -> Outcome:
-    spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
+@bench(plants={"twice": Plant("what a child did is counted again with its parent", python=TWICE)})
+def main(options: Options) -> Outcome:
     shown: list[float] = []
     sums: list[float] = []
-    with spoilt:
-        for seed in range(QUICK if given.quick else ROUNDS):
-            with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-                each, total = measured(Path(folder), seed)
-            shown += each.values()
-            sums.append(total)
+    for seed in range(QUICK if options.quick else ROUNDS):
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            each, total = measured(Path(folder), seed)
+        shown += each.values()
+        sums.append(total)
     figure = (
         f"tenants are shown with {min(shown):.1%} to {max(shown):.1%} of what they wrote, "
         f"in all at most {max(sums):.1%} of the disks' bytes, {len(sums)} watches"

@@ -24,31 +24,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import counted
-from common import spoilt_python
-from frame import NotMeasured, Options, Outcome, bench
+from common import PARTYWALL, program
+from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall.power.activity import Process
 
-NAME = "watch_cost"
 SHARE_MAX = 0.005
 GROWTH_MAX = 15_000_000
 TENANTS = 20
 SETTLE_S = 10.0
 PERIOD_S = 1.0
-PLANTS = {"often": "each period reads all counters twenty times", "leak": "each period keeps a megabyte"}
-SPOILT = {
-    "often": """
-import partywall.watch.measure.reading as reading
-read = reading.Reader.read
-reading.Reader.read = lambda self, now_ns: [read(self, now_ns) for _ in range(20)][-1]
-""",
-    "leak": """
-import partywall.watch.measure.reading as reading
-read, kept = reading.Reader.read, []
-def leaking(self, now_ns):
-    kept.append(b"x" * 1_000_000)
-    return read(self, now_ns)
-reading.Reader.read = leaking
-""",
+READING = "import partywall.watch.measure.reading as reading\nread, kept = reading.Reader.read, []\n"
+OFTEN = "reading.Reader.read = lambda self, now_ns: [read(self, now_ns) for _ in range(20)][-1]"
+LEAK = "reading.Reader.read = lambda self, now_ns: (kept.append(b'x' * 1_000_000), read(self, now_ns))[1]"
+PLANTS = {
+    "often": Plant("each period reads all counters twenty times", python=READING + OFTEN),
+    "leak": Plant("each period keeps a megabyte", python=READING + LEAK),
 }
 # Each reads a block past the page cache, and waits.
 READER = """
@@ -69,15 +59,14 @@ def tenants(folder: Path) -> Iterator[None]:
         file.write_bytes(os.urandom(4 << 20))
         with contextlib.ExitStack() as stack:
             for name in names:
-                reader = stack.enter_context(subprocess.Popen([sys.executable, "-c", READER, str(file)]))
-                stack.callback(reader.kill)
+                reader = stack.enter_context(program(sys.executable, "-c", READER, str(file)))
                 (parent / name / "cgroup.procs").write_text(str(reader.pid))
             yield
 
 
 def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]:
     """(share of a core, bytes by which its memory grew) of a watch."""
-    command = [sys.executable, "-m", "partywall", "watch", "--every", f"{PERIOD_S:g}s", "--out", str(out)]
+    command = [*PARTYWALL, "watch", "--every", f"{PERIOD_S:g}s", "--out", str(out)]
     ours, theirs = pty.openpty() if terminal else (-1, -1)
     with contextlib.ExitStack() as stack:
         output = stack.enter_context((out.parent / f"{out.name}.log").open("wb"))
@@ -125,8 +114,7 @@ def _memory(pid: int) -> int:
 @bench(plants=PLANTS, lacking=counted.lacking)
 def main(given: Options) -> Outcome:
     length_s = 30.0 if given.quick else 300.0
-    spoilt = spoilt_python(SPOILT[given.plant]) if given.plant else contextlib.nullcontext()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, tenants(Path(folder)), spoilt:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, tenants(Path(folder)):
         results = {
             where: measured(Path(folder) / where, length_s, terminal=where == "terminal")
             for where in ("file", "terminal")

@@ -6,9 +6,6 @@ other threads use to send slices. Monitors: what a kernel loses in slots in whic
 them, on another CPU than the victim's. Both costs are far below what a host's noise lets one see, so slices are cut and
 counters read many times more often than in a run, and the loss is divided by that. Also printed, though not in the bar:
 the CPU time of reading, which is what the victim would lose on a host with one CPU.
-
-Bar: idle under 0.1 % of a core; slices and monitors together under 0.5 % of the kernel's throughput, at the upper end
-of the interval.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A page must not be wider than the window at 360 pixels, nor at 200 % zoom of 1280 pixels, except tables in their own
 scrolling region. axe-core comes from npm (`npm install axe-core@4.14.1`, see `make bench-setup`); AXE names its file.
 
-Bar: no finding on any page. --quick: light at 1280 pixels and dark at 360.
+--quick: light at 1280 pixels and dark at 360.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from common import until
 from frame import PEERS, NotMeasured, Options, Outcome, bench
-from web_site import SCENARIO, Site, browser, site, until
+from web_site import SCENARIO, Site, browser, site
 
 AXE = Path(os.environ.get("AXE", PEERS / "node_modules" / "axe-core" / "axe.min.js"))
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -90,9 +91,7 @@ def main(given: Options) -> Outcome:
         for width, dark in views:
             with browser(width, dark=dark) as driver:
                 driver.set_script_timeout(120)
-                driver.get(f"{where.origin}/login")
-                name, _, value = where.cookie.partition("=")
-                driver.add_cookie({"name": name, "value": value, "path": "/"})
+                where.let_in(driver)
                 for number, path in enumerate(paths):
                     count += 1
                     for wrong in examined(driver, where.origin + path, width, plant=bool(given.plant)):

@@ -4,8 +4,6 @@ Each watcher holds the page's stream of events, as a browser does. Browsers them
 user's computer. Compared are the isolation factors and the width of the null aggressor's interval (the A/A check). CPU
 time of the server comes from /proc, while a run is watched.
 
-Bar: the 95 % interval of every mean difference includes 0, and the server takes at most 0.5 % of a core a watcher.
-
 --quick: 3 pairs of 5 s.
 """
 
@@ -25,8 +23,9 @@ from typing import Any
 
 from scipy import stats
 
+from common import until
 from frame import Options, Outcome, bench
-from web_site import SCENARIO, Site, site, until
+from web_site import SCENARIO, Site, site
 
 WATCHERS = 3
 SHARE_MAX = 0.005

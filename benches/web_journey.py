@@ -5,26 +5,23 @@ until the matrix has figures, pause, resume, extend, stop, look at the report, m
 Then a load. The long form adds a trace and a guard of a path between two namespaces, and starts and stops a study and
 a migration: it needs root and QEMU. No page may violate its policy.
 
-Bar: every step succeeds.
-
 --quick: a run and a load.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.server
 import io
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from common import served, until
 from frame import Options, Outcome, bench
-from web_site import SCENARIO, Site, browser, site, until
+from web_site import SCENARIO, Site, browser, site
 
 TABS_MAX = 120
 
@@ -181,32 +178,8 @@ def report(person: Keyboard, where: Site, name: str) -> None:
         person.driver.switch_to.default_content()
 
 
-@contextlib.contextmanager
-def service() -> Iterator[str]:
-    """An HTTP service to put under load."""
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("content-length", "2")
-            self.end_headers()
-            self.wfile.write(b"ok")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-
-
 def load(person: Keyboard, where: Site) -> None:
-    with service() as url:
+    with served() as url:
         person.push("Start a measurement")
         person.reach("e.name === 'url'")
         person.type(url)
@@ -306,7 +279,7 @@ def journeys(person: Keyboard, where: Site, *, plant: bool) -> dict[str, Callabl
 
 @bench(
     plants={"mistake": "the scenario keeps its mistake"},
-    more={"--only": {"action": "append", "choices": ALL, "help": "this journey; may be repeated"}},
+    parts=ALL,
 )
 def main(given: Options) -> Outcome:
     began = time.monotonic()

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from common import processes, until
 
 PORT_S = 60.0
 SCENARIO = """partywall: 1
@@ -29,14 +30,14 @@ aggressors: {{copy: {{stressor: memory-copy, intensity: [0.5, 1]}}}}
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
 
 
-def until(condition: Callable[[], Any], within_s: float = 60.0, what: str = "") -> Any:
-    """Waits for a condition and returns its value. TimeoutError after a time."""
-    ends = time.monotonic() + within_s
-    while not (value := condition()):
-        if time.monotonic() > ends:
-            raise TimeoutError(what or "the condition was not met")
-        time.sleep(0.05)
-    return value
+def runners(root: Path) -> list[int]:
+    """The runners of a folder, by their numbers."""
+
+    def is_one(process: Path) -> bool:
+        words = (process / "cmdline").read_bytes().decode().split("\0")
+        return "partywall.web.runner" in words and str(root.resolve()) in words
+
+    return [int(process.name) for process in processes(is_one)]
 
 
 class Site:
@@ -79,13 +80,10 @@ class Site:
         assert self.process is not None
         self.process.terminate()
         self.process.wait()
-        lock = self.root / ".partywall"
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (folder / "cmdline").read_bytes().decode().split("\0")
-                if "partywall.web.runner" in words and str(self.root.resolve()) in words:
-                    os.kill(int(folder.name), signal.SIGKILL)
-        for file in lock.glob("jobs/*.json"):
+        for pid in runners(self.root):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for file in (self.root / ".partywall").glob("jobs/*.json"):
             with contextlib.suppress(OSError, KeyError, TypeError, ValueError):
                 os.killpg(json.loads(file.read_text())["pid"], signal.SIGINT)
 
@@ -96,6 +94,12 @@ class Site:
     def login(self) -> None:
         _, headers, _ = self.get(self.link)
         self.cookie = headers["set-cookie"].partition(";")[0]
+
+    def let_in(self, driver: Any) -> None:
+        """Gives a browser the session."""
+        driver.get(f"{self.origin}/login")
+        name, _, value = self.cookie.partition("=")
+        driver.add_cookie({"name": name, "value": value, "path": "/"})
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
         return self.request("GET", path, **headers)

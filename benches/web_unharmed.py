@@ -20,21 +20,15 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from common import until
 from frame import Options, Outcome, bench
-from web_site import SCENARIO, Site, site, until
+from web_site import SCENARIO, Site, runners, site
 
 
-def kill_runner(where: Site) -> bool:
-    """Kills the runner of a folder. False if there is none."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().decode().split("\0")
-            if "partywall.web.runner" in words and str(where.root.resolve()) in words:
-                os.kill(int(folder.name), signal.SIGKILL)
-                return True
-    return False
+def kill_runner(where: Site) -> None:
+    for pid in runners(where.root)[:1]:
+        os.kill(pid, signal.SIGKILL)
 
 
 class Reader:

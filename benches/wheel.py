@@ -4,8 +4,6 @@ Builds the wheel, installs it with pip into a new virtual environment, and runs 
 host can do, the kernels, a plan, a check, the studies, a measurement of five seconds, its report, and a guard on an
 interface in a network namespace. Nothing there sees the clone: not the folder, not PYTHONPATH, not $PARTYWALL_AGENT.
 --quick draws no charts and plans no studies; the long form also measures the demo. Without root, no guard runs.
-
-Bar: every command succeeds and prints what it should, the measurement leaves a report, and no remedy names a Makefile.
 """
 
 from __future__ import annotations

@@ -19,9 +19,6 @@ Reads README.md, ARCHITECTURE.md and all pages below docs/.
   not "is no number". A text that another function made is judged there. `TrialError` and `AgentError` need no remedy:
   what failed there is not the user's input, and its cause follows. In the agent, an error needs a remedy if the request
   is at fault; what receives it names the workload or the key.
-
-Bar: no line above 120 characters, no banned word in a page or in the source, no message without its form, no sentence
-above 40 words, no page above grade 11.
 """
 
 from __future__ import annotations

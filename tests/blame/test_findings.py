@@ -55,6 +55,22 @@ def test_the_check_of_a_prediction_has_the_interval_and_the_delay_of_the_effects
     assert found.helps[0].check == expected
 
 
+def test_the_verdict_says_through_what_and_how_the_gain_grows_with_the_depth(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=200))
+    guilty, other = found.suspects
+    assert found.headline.endswith(", through waiting for a CPU")
+    assert [each.resource for each in guilty.waits or ()] == ["a CPU"]
+    light, deep = guilty.doses
+    assert (light.depth, deep.depth) == (0.3, 0.6)
+    assert deep.gain.value == pytest.approx(2 * light.gain.value, rel=0.3)
+    assert other.doses == ()
+
+
+def test_a_harm_that_no_counter_shows_is_said_to_be_unseen(tmp_path: Path):
+    unseen = (GUILTY[0].model_copy(update={"resource": "memory"}), GUILTY[1])
+    assert "through nothing that the kernel counts" in findings_of(simulated(tmp_path / "a", unseen, 100)).headline
+
+
 def test_a_victim_stopped_by_its_own_limit_is_blamed_on_itself(tmp_path: Path):
     found = findings_of(simulated(tmp_path / "a", INNOCENT, 200, throttled=0.2))
     assert found.verdict is Verdict.OWN

@@ -1,7 +1,8 @@
-"""The label with which an owner agrees to pulses: who did not name a suspect may not know what depends on it. Only reads.
+"""The label with which an owner agrees to pulses. Only reads.
 
-A unit carries it in a section that systemd leaves to others: `[X-Partywall]` with `Blame=yes`, in its file or a drop-in.
-The labels of pods are the cluster's, and are not read here.
+Who names no suspect may not know what depends on it. A unit carries the label in a section that systemd leaves to
+others: `[X-Partywall]` with `Blame=yes`, in its file or a drop-in. The labels of pods are the cluster's, and are not
+read here.
 """
 
 from __future__ import annotations

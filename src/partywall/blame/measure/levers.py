@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -182,7 +183,12 @@ def launch_watchdog() -> subprocess.Popen[bytes]:
     """Starts a watchdog, which waits to be told what it has to undo."""
     argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
     # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    # It inherits that signals wait, so that none ends it before it looks at them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watchdog.ENDS)
+    try:
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:

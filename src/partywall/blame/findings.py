@@ -276,18 +276,22 @@ def _suspect(standing: Standing, at: int, slots: Sequence[Slot], rule: Rule) -> 
 def _helps(
     suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[Slot], job: BlameJob, place: Place | None
 ) -> list[Help]:
-    """Predictions from the first two thirds of the blocks, checked with the last third."""
+    """Predictions from the first two thirds of the blocks, checked with the last third.
+
+    Effects are shares of the mean rate, which pulses have raised; a gain is a share of the rate without them.
+    """
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
     known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
     whole, is_disk = _full(rule, slots, at, suspect.delay_ns) or suspect.taken, job.lever == "disk"
+    free = max(0.1, 1 - whole.value * float(np.mean([slot.depths[at] for slot in slots])))
     return [
         Help(
             suspect=suspect.name,
             less=less,
             use=suspect.use * (1 - less),
-            gain=(known or whole).scaled(less / suspect.held),
-            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held),
+            gain=(known or whole).scaled(less / suspect.held / free),
+            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held / free),
             text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
         )
         for less in HELPS

@@ -33,6 +33,7 @@ PULSES = """
 import itertools, os, random, sys, time
 from partywall.blame.measure.levers import Held, lever
 from partywall.blame.measure.owners import Kind
+from partywall.sandbox import cgroups
 has_systemd, here = sys.argv[1] == "systemd", cgroups.read()
 levers = {name: lever(Kind.CPU, name, here, has_systemd=has_systemd) for name in sys.argv[2:]}
 with Held(levers) as held:

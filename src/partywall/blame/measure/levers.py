@@ -21,15 +21,14 @@ from typing import Self
 
 from partywall.blame.measure.domains import domain_of
 from partywall.blame.measure.files import Files, files_of
-from partywall.blame.measure.owners import PERIOD_US, Kind, Owner, Refused, lack, owner_of
+from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Owner, Refused, lack, owner_of
 from partywall.blame.measure.units import unit_of
 from partywall.errors import TrialError
 from partywall.host.label import state_root
 from partywall.host.settings import ledger, watchdog
 from partywall.sandbox.cgroups import Cgroups
 
-LEAST_CPUS = 1_000 / PERIOD_US
-"""The kernel accepts no quota below 1 ms."""
+LEAST_CPUS = LEAST_QUOTA_US / PERIOD_US
 LEAST_BPS = 65_536
 PATIENCE_S = 2.0
 """After this time without a slot, the watchdog puts everything back."""

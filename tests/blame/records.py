@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from partywall.blame.corpus.lab import Lab, Neighbour
 from partywall.blame.corpus.simulate import PER_SLOT, simulate
 from partywall.blame.findings import rule_of
@@ -30,6 +32,7 @@ def simulated(
     places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True) for name in names)
     left_out = ("/init.scope is never touched",)
     record.stream.append(Began(names=tuple(names), places=places, unit="lines/s", left_out=left_out))
+    random = np.random.default_rng(5)
     for at, pulsed in enumerate(depths):
         part = slice(at * PER_SLOT, (at + 1) * PER_SLOT)
         slot = Slot(
@@ -40,6 +43,7 @@ def simulated(
             use=tuple(seen.use[part].mean(axis=0)),
             own=float(seen.own[part].mean()),
             steal=float(seen.steal[part].mean()),
+            waits={"a CPU": float(seen.beside[part].sum(axis=1).mean()), "a disk": float(random.uniform(0, 0.02))},
         )
         record.stream.append(slot)
     record.stream.append(Stopped(why="harm"))

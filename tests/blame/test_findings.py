@@ -51,8 +51,33 @@ def test_the_check_of_a_prediction_has_the_interval_and_the_delay_of_the_effects
     assert (guilty.state, guilty.delay_ns, block) == (State.GUILTY, 50_000_000, 8)
     alone = delayed(rates_of(slots), np.array([slot.depths for slot in slots]), block, 2, TICKS)
     assert alone.dof < 20, "so few that Student's distribution is wider than the normal one"
-    expected = alone.estimate(0).scaled(0.3 / guilty.held)
-    assert found.helps[0].check == expected
+    expected, check = alone.estimate(0), found.helps[0].check
+    assert check is not None
+    assert check.half_width / check.value == pytest.approx(expected.half_width / expected.value)
+
+
+def test_a_gain_is_predicted_as_a_share_of_what_the_victim_does_without_pulses(tmp_path: Path):
+    large = (GUILTY[0].model_copy(update={"effect": 0.45}), GUILTY[1])
+    light, deep = findings_of(simulated(tmp_path / "a", large, blocks=200)).helps
+    # It does 55 % of what it could, and 30 % of 45 points are 13.5 points.
+    assert light.gain.value == pytest.approx(0.135 / 0.55, abs=0.015)
+    assert deep.gain.value == pytest.approx(0.27 / 0.55, abs=0.03)
+
+
+def test_the_verdict_says_through_what_and_how_the_gain_grows_with_the_depth(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=200))
+    guilty, other = found.suspects
+    assert found.headline.endswith(", through waiting for a CPU")
+    assert [each.resource for each in guilty.waits or ()] == ["a CPU"]
+    light, deep = guilty.doses
+    assert (light.depth, deep.depth) == (0.3, 0.6)
+    assert deep.gain.value == pytest.approx(2 * light.gain.value, rel=0.3)
+    assert other.doses == ()
+
+
+def test_a_harm_that_no_counter_shows_is_said_to_be_unseen(tmp_path: Path):
+    unseen = (GUILTY[0].model_copy(update={"resource": "memory"}), GUILTY[1])
+    assert "through nothing that the kernel counts" in findings_of(simulated(tmp_path / "a", unseen, 100)).headline
 
 
 def test_a_victim_stopped_by_its_own_limit_is_blamed_on_itself(tmp_path: Path):

@@ -56,6 +56,7 @@ def test_a_quota_is_below_what_was_used_in_short_periods():
     assert during(Lever(Kind.CPU, files), 0.3, 0.5) == {Path("/g/cpu.max"): "3500 10000"}
     assert during(Lever(Kind.CPU, files), 0.3, 0.05) is None, "too little to be held"
     assert during(Lever(Kind.CPU, files, capacity=0.3), 0.3, 0.5) is None, "its own limit is lower"
+    assert files.during(0.01) == {Path("/g/cpu.max"): "1000 10000"}, "a limit that is kept may be lower than any pulse"
 
 
 def test_version_1_lowers_the_quota_first_and_raises_it_last(tmp_path: Path):

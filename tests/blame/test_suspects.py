@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from partywall.blame.measure import labels
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
@@ -54,3 +55,22 @@ def test_the_tool_of_a_groups_owner_is_found(tmp_path: Path, cgroup: str, tool: 
     held = lever(Kind.CPU, cgroup, groups, has_systemd=False)
     place = place_of(cgroup, held, groups, Host({}, tmp_path))
     assert (place.tool, place.known_as, place.is_v2) == (tool, known_as, True)
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_one"),
+    [
+        (["[Service]\nExecStart=/bin/true\n"], False),
+        (["[Service]\nExecStart=a %i\nExecStart=b\n[X-Partywall]\nBlame=yes\n"], True),
+        (["[X-Partywall]\nBlame=yes\n", "[X-Partywall]\nBlame=no\n"], False),
+        (["[X-Partywall]\nblame=yes\n"], False),
+        (["no unit at all"], False),
+    ],
+)
+def test_a_units_label_is_read_from_its_files_and_the_last_one_counts(texts: list[str], is_one: bool):
+    assert labels.is_labelled(texts) is is_one
+
+
+def test_pods_are_left_out_unless_they_are_named():
+    assert "is a pod; name it, or use --any" in labels.lacking("/kubepods/burstable/pod1/4f2", has_systemd=False)
+    assert labels.lacking("/docker/4f2", has_systemd=True) == ""

@@ -118,6 +118,19 @@ def test_a_unit_that_ends_in_a_pulse_leaves_nothing_that_its_next_start_would_re
     host.run("systemctl", "stop", "ends.service")
 
 
+def test_only_units_with_the_label_are_suspects_unless_told_otherwise(host: systemd.Host):
+    host.service("agrees.service", "[X-Partywall]", "Blame=yes")
+    try:
+        code = (
+            "import sys\nfrom partywall.blame.measure import labels\n"
+            "print([labels.lacking(f'/system.slice/{name}', has_systemd=True) for name in sys.argv[1:]])"
+        )
+        said = host.python(code, "agrees.service", PLAIN)
+        assert said.startswith("['', 'has no [X-Partywall] Blame=yes in its unit; name it, or use --any'"), said
+    finally:
+        host.run("systemctl", "stop", "agrees.service")
+
+
 @contextlib.contextmanager
 def experiment(host: systemd.Host) -> Iterator[str]:
     argv = host.argv(sys.executable, "-c", SCRIPT + PULSES, *UNITS)

@@ -15,6 +15,7 @@ from partywall.blame.effects import delayed
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
 from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
+from partywall.blame.through import Dose, Waiting, doses, said, waiting
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
@@ -44,6 +45,8 @@ class Suspect(Frozen):
     gain: of the victim while the suspect is pulsed at the first depth. taken: of the victim's work. lost: the share of
     its work that the suspect lost during the experiment, as measured; None if it did nothing. use: its mean use outside
     of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without the experiment's help.
+    doses, waits: of a guilty one, the gain at each depth, and what its pulses let the victim wait for less; None if the
+    record does not have it.
     """
 
     name: str
@@ -56,6 +59,8 @@ class Suspect(Frozen):
     lost: float | None
     use: float
     correlation: float | None
+    doses: tuple[Dose, ...] = ()
+    waits: tuple[Waiting, ...] | None = None
 
 
 class Help(Frozen):
@@ -165,7 +170,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
     own = [slot.own for slot in whole if slot.own is not None]
     own_share, steal = (float(np.mean(own)) if own else None), float(np.mean([slot.steal for slot in whole]))
     verdict, places = _verdict(look, own_share, steal), dict(zip(names, began.places, strict=False))
-    suspects = tuple(_suspect(each, names.index(each.suspect), whole) for each in look.standings)
+    suspects = tuple(_suspect(each, names.index(each.suspect), whole, rule) for each in look.standings)
     return BlameFindings(
         name=record.name,
         started_at=str(record.about.get("started_at", "")),
@@ -176,7 +181,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         left_out=began.left_out,
         host=record.host,
         verdict=verdict,
-        headline=_headline(verdict, look, own_share, steal, job),
+        headline=_headline(verdict, look, own_share, steal, job, suspects),
         suspects=suspects,
         helps=tuple(
             help_
@@ -215,13 +220,16 @@ def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
     return Verdict.NOBODY if all(each.state is State.CLEARED for each in look.standings) else Verdict.UNKNOWN
 
 
-def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job: BlameJob) -> str:
+def _headline(
+    verdict: Verdict, look: Look, own: float | None, steal: float, job: BlameJob, suspects: Sequence[Suspect]
+) -> str:
     match verdict:
         case Verdict.NEIGHBOUR:
             named = ", ".join(
                 f"{each.suspect} takes {percent(each.taken)} of the victim's work" for each in look.guilty
             )
-            return f"{named}, through {job.lever}" if job.lever != "freeze" else named
+            first = next(each for each in suspects if each.state is State.GUILTY)
+            return named if first.waits is None else f"{named}, through {said(first.waits)}"
         case Verdict.OWN:
             share = bare_percent(own or 0.0, 0)
             return f"The victim's own limit stops it for {share} of the time; no neighbour was found guilty"
@@ -238,7 +246,7 @@ def _headline(verdict: Verdict, look: Look, own: float | None, steal: float, job
             return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
 
 
-def _suspect(standing: Standing, at: int, slots: Sequence[Slot]) -> Suspect:
+def _suspect(standing: Standing, at: int, slots: Sequence[Slot], rule: Rule) -> Suspect:
     use, depth = (np.array([getattr(slot, name)[at] for slot in slots]) for name in ("use", "depths"))
     open_ = use[depth == 0]
     free = float(open_.mean()) if len(open_) else 0.0
@@ -246,6 +254,8 @@ def _suspect(standing: Standing, at: int, slots: Sequence[Slot]) -> Suspect:
         [np.nan if None in slot.ticks else np.mean([v for v in slot.ticks if v is not None]) for slot in slots]
     )
     seen = np.isfinite(rate) & (depth == 0)
+    block, delay = rule.code.block_slots, standing.delay_ns * rule.per_slot // rule.slot_ns
+    is_guilty = standing.state is State.GUILTY
     varies = seen.sum() > 2 and use[seen].std() > 0 and rate[seen].std() > 0
     return Suspect(
         name=standing.suspect,
@@ -258,24 +268,30 @@ def _suspect(standing: Standing, at: int, slots: Sequence[Slot]) -> Suspect:
         lost=max(0.0, 1 - float(use.mean()) / free) if free > 0 else None,
         use=free,
         correlation=float(np.corrcoef(use[seen], rate[seen])[0, 1]) if varies else None,
+        doses=doses(rates_of(slots), slots, at, block, delay) if is_guilty else (),
+        waits=waiting(slots, at, block, delay, TICKS) if is_guilty and slots[0].waits else None,
     )
 
 
 def _helps(
     suspect: Suspect, rule: Rule, names: Sequence[str], slots: Sequence[Slot], job: BlameJob, place: Place | None
 ) -> list[Help]:
-    """Predictions from the first two thirds of the blocks, checked with the last third."""
+    """Predictions from the first two thirds of the blocks, checked with the last third.
+
+    Effects are shares of the mean rate, which pulses have raised; a gain is a share of the rate without them.
+    """
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
     known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
     whole, is_disk = _full(rule, slots, at, suspect.delay_ns) or suspect.taken, job.lever == "disk"
+    free = max(0.1, 1 - whole.value * float(np.mean([slot.depths[at] for slot in slots])))
     return [
         Help(
             suspect=suspect.name,
             less=less,
             use=suspect.use * (1 - less),
-            gain=(known or whole).scaled(less / suspect.held),
-            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held),
+            gain=(known or whole).scaled(less / suspect.held / free),
+            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held / free),
             text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
         )
         for less in HELPS

@@ -103,6 +103,7 @@ class BlameJob(Job):
     until: Annotated[
         str, Option("When --apply takes it back: a duration such as 2h, or a time such as 18:30.", page="")
     ] = ""
+    any: Annotated[bool, Option("Take units and pods without a label too, if no suspect is named.", page="")] = False
     never: Annotated[tuple[str, ...], Option("A name that is never touched; system services never are.")] = ()
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Of the code.")] = 1
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
+
+from pydantic import Field
 
 from partywall.blame.job import BlameJob
 from partywall.core.record import JobRecord, Stream
@@ -53,7 +55,8 @@ class Slot(Frozen):
 
     start_ns: of the monotonic clock. depths: of the pulses, by suspect. ticks: the victim's rate in each part of the
     slot; None if nothing is known of it. use: by suspect, CPUs or bytes a second. own: the share of the time in which
-    its own limit stopped the victim; None if it has none. steal: the share that the hypervisor took.
+    its own limit stopped the victim; None if it has none. steal: the share that the hypervisor took. waits: the
+    share in which the victim, or some task of the host, waited, by what for.
     """
 
     start_ns: int
@@ -63,6 +66,7 @@ class Slot(Frozen):
     use: tuple[float, ...]
     own: float | None = None
     steal: float = 0.0
+    waits: Mapping[str, float] = Field(default_factory=dict)
 
 
 class Stopped(Frozen):

@@ -58,6 +58,16 @@ HELPS = (
     Column("check", "in held-out slots", "%", text=partial(_between, "check")),
     Column("text", "command"),
 )
+DOSES = (
+    Column("suspect", "suspect", is_key=True),
+    Column("depth", "pulses", "%", is_key=True),
+    Column("gain", "gain in these pulses", "%", text=partial(_between, "gain")),
+)
+WAITS = (
+    Column("suspect", "suspect", is_key=True),
+    Column("resource", "victim waits for", is_key=True),
+    Column("less", "less by", "%", text=partial(_between, "less")),
+)
 LIVE = (
     Column("suspect", "suspect", is_key=True),
     Column("state", "verdict"),
@@ -90,6 +100,7 @@ def report(findings: BlameFindings) -> Report:
         sections=(
             Table("suspects", "Suspects", SUSPECTS, [_suspect(each) for each in findings.suspects]),
             *([Table("helps", "What helps", HELPS, helps, lead=lead, in_rows=False)] if helps else []),
+            *_through(findings),
             *_charts(findings),
         ),
         notes=tuple(_notes(findings)),
@@ -150,6 +161,26 @@ def _suspect(each: Suspect) -> dict[str, Any]:
 def _help(each: Help) -> dict[str, Any]:
     ends = _ends("gain", each.gain) | _ends("check", each.check)
     return {"suspect": each.suspect, "less": each.less, "use": _round(each.use), **ends, "text": each.text}
+
+
+def _through(findings: BlameFindings) -> Iterator[Table]:
+    """Through what guilty suspects harm the victim."""
+    doses = [
+        {"suspect": each.name, "depth": dose.depth, **_ends("gain", dose.gain)}
+        for each in findings.suspects
+        for dose in each.doses
+    ]
+    waits = [
+        {"suspect": each.name, "resource": wait.resource, **_ends("less", wait.less)}
+        for each in findings.suspects
+        for wait in each.waits or ()
+    ]
+    if doses:
+        lead = "The victim's gain while the suspect is pulsed, by depth."
+        yield Table("doses", "Dose curve", DOSES, doses, lead=lead, in_rows=False)
+    if waits:
+        lead = "Shares of the time, at full depth: what the victim, or some task of the host, waits for less."
+        yield Table("waits", "Through what", WAITS, waits, lead=lead, in_rows=False)
 
 
 def _notes(findings: BlameFindings) -> Iterator[str]:

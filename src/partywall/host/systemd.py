@@ -70,9 +70,9 @@ class Systemd:
         """Stops all processes of a unit, or lets them go on."""
         self._call(*MANAGER, "FreezeUnit" if frozen else "ThawUnit", "s", unit)
 
-    def get(self, unit: str, name: str) -> Any:
-        """A property of a unit of the kinds that have a cgroup."""
-        kind = unit.rpartition(".")[2].capitalize()
+    def get(self, unit: str, name: str, kind: str = "") -> Any:
+        """A property of a unit. kind: that all units have it (Unit); by default, units of its own kind."""
+        kind = kind or unit.rpartition(".")[2].capitalize()
         path = self._call(*MANAGER, "GetUnit", "s", unit)
         return self._call(str(path), PROPERTIES, "Get", "ss", f"org.freedesktop.systemd1.{kind}", name)
 

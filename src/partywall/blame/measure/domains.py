@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from partywall.blame.measure.files import Files
-from partywall.blame.measure.owners import PERIOD_US, Kind, Refused, lack
+from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Refused, lack
 from partywall.errors import PartywallError
 from partywall.host.settings.ledger import Command, Undo
 from partywall.sandbox.libvirt.library import URI, connect, libvirt_errors
 from partywall.sandbox.libvirt.tuning import Tuner
-
-LEAST_QUOTA_US = 1_000
-"""The kernel accepts no lower quota, and each virtual CPU has its own."""
 
 
 class Tunes(Protocol):

@@ -14,6 +14,7 @@ import numpy as np
 from partywall.blame.decide import Look, Rule
 from partywall.blame.findings import TICKS, look_at
 from partywall.blame.job import BlameJob
+from partywall.blame.measure import waiting
 from partywall.blame.measure.levers import Ended, Held
 from partywall.blame.measure.suspects import Suspect, throttled
 from partywall.blame.measure.victim import Victim, rate
@@ -48,6 +49,7 @@ class Experiment:
         self._job, self._rule, self._victim, self._suspects = job, rule, victim, suspects
         self._record, self._emit, self._clock = record, emit, clock or Monotonic()
         self._own, self._stat = _own_limit(job, victim, host), str(host.path("/proc/stat"))
+        self._waits = waiting.counters(host, cgroups.read(host.root), victim.pids())
         self._names = [each.name for each in suspects]
         # What each uses outside of pulses.
         self._recent = [deque[float](maxlen=RECENT) for _ in suspects]
@@ -104,7 +106,7 @@ class Experiment:
             raise TrialError(f"the victim {why} before the end of the experiment; give one that goes on for longer")
         start_ns = self._clock.now_ns()
         before, own, stat = self._victim.read(start_ns), self._read_own(), _steal(self._stat)
-        used = [each.used() for each in self._suspects]
+        used, waits = [each.used() for each in self._suspects], waiting.read(self._waits)
         ticks = []
         for tick in range(1, TICKS + 1):
             self._clock.sleep_until(start_ns + tick * self._job.pulse_ns // TICKS)
@@ -127,6 +129,7 @@ class Experiment:
             use=tuple(use),
             own=None if own is None or own_now is None else min(1.0, max(0.0, own_now - own) / seconds),
             steal=(later[0] - stat[0]) / max(1, later[1] - stat[1]),
+            waits=waiting.between(waits, waiting.read(self._waits), seconds),
         )
 
     def _read_own(self) -> float | None:

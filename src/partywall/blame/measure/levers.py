@@ -21,15 +21,14 @@ from typing import Self
 
 from partywall.blame.measure.domains import domain_of
 from partywall.blame.measure.files import Files, files_of
-from partywall.blame.measure.owners import PERIOD_US, Kind, Owner, Refused, lack, owner_of
+from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Owner, Refused, lack, owner_of
 from partywall.blame.measure.units import unit_of
 from partywall.errors import TrialError
 from partywall.host.label import state_root
 from partywall.host.settings import ledger, watchdog
 from partywall.sandbox.cgroups import Cgroups
 
-LEAST_CPUS = 1_000 / PERIOD_US
-"""The kernel accepts no quota below 1 ms."""
+LEAST_CPUS = LEAST_QUOTA_US / PERIOD_US
 LEAST_BPS = 65_536
 PATIENCE_S = 2.0
 """After this time without a slot, the watchdog puts everything back."""
@@ -182,13 +181,13 @@ def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
 def launch_watchdog() -> subprocess.Popen[bytes]:
     """Starts a watchdog, which waits to be told what it has to undo."""
     argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
-    # It inherits the mask, so that a signal that comes before its first line waits.
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, watchdog.ENDS)
+    # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
+    # It inherits that signals wait, so that none ends it before it looks at them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watchdog.ENDS)
     try:
-        # In its own session, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:

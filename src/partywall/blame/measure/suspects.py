@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
+from partywall.blame.measure import labels
 from partywall.blame.measure.levers import Lever, lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
@@ -72,8 +73,10 @@ def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Fo
 
 def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
     found, left_out = list[Suspect](), list[str]()
+    has_systemd = _has_systemd(host)
     for path in _all(groups):
-        if why := _why_not(path, kept_out, job):
+        why = _why_not(path, kept_out, job)
+        if why := why or ("" if job.any else labels.lacking(path, has_systemd=has_systemd)):
             left_out.append(f"{path} {why}")
             continue
         try:
@@ -85,9 +88,13 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
 
 
 def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
-    has_systemd, kind = host.path("/run/systemd/system").is_dir(), Kind(job.lever)
-    held = lever(kind, path, groups, has_systemd=has_systemd, device=job.device)
+    kind = Kind(job.lever)
+    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=job.device)
     return Suspect(path, held, reader(kind, path, groups, job.device), place_of(path, held, groups, host))
+
+
+def _has_systemd(host: Host) -> bool:
+    return host.path("/run/systemd/system").is_dir()
 
 
 def _path(cgroup: str) -> str:

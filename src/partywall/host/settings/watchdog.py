@@ -31,7 +31,7 @@ ENDS = {signal.SIGTERM, signal.SIGINT}
 
 def main() -> None:
     """Waits for the end of the input, or of the time."""
-    # Whoever started it has done so already: a limit that is kept must not outlive whoever takes it back.
+    # Also if whoever started it has not done so.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     stream = sys.stdin.fileno()
     if not (line := _line(stream)).endswith(b"\n"):

@@ -1,16 +1,18 @@
 """Does the consolidation manager's policy save what can be saved, and harm no more than published policies?
 
-Simulates 800 hosts over days of generated load, in several random orders of guests, and over PlanetLab's days if
-PLANETLAB names a folder with their archives. The policy has no parameter that depends on the trace. For every day it is
-compared with three published policies, re-implemented, from the same first placement (`placement.simulate` states all
-assumptions). The bound knows the whole day, divides guests at will, and moves and switches for nothing; the saving is
-relative to the first placement, where guests have their full CPUs and unused hosts are off.
+Simulates 800 hosts over days of generated load, in several random orders of guests; over PlanetLab's days if PLANETLAB
+names a folder with their archives; and over days of Bitbrains' business-critical machines if BITBRAINS names a folder
+with their `tasks.parquet` and `fragments.parquet`. The policy has no parameter that depends on the trace. For every day
+it is compared with published policies, re-implemented, from the same first placement (`placement.simulate` states all
+assumptions). It is on the frontier of a day if no other policy is at least as good in energy, unserved demand and moves
+and better in one of them. The bound knows the whole day, divides guests at will, and moves and switches for nothing;
+the saving is relative to the first placement, where guests have their full CPUs and unused hosts are off.
 
 Then it makes a plan for 1,000 guests on 200 hosts, and compares the heuristic with the exact solver on small clusters.
 
-Bar: at least 90 % of the bound's saving on every day; energy, the literature's SLA violation and unserved demand each
-no worse than those of every published policy on the same day; no guest that comes back within an hour and no host woken
-before its break-even time; a plan in at most 5 s of CPU time, which moves guests, switches hosts off and saves energy.
+Bar: at least 90 % of the bound's saving on every day; on the frontier of every day; no guest that comes back within an
+hour and no host woken before its break-even time; a plan in at most 5 s of CPU time, which moves guests, switches hosts
+off and saves energy.
 
 --quick: one day and one order of guests.
 """
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from frame import Options, Outcome, bench
 from partywall.consolidate import load
@@ -38,6 +41,8 @@ from partywall.placement.simulate import first_placement, simulate
 from partywall.placement.state import guests_of, hosts_of
 
 SHARE_MIN = 0.9
+BITBRAINS_DAYS = (1, 8, 15, 22)
+"""Days of the month's trace that are simulated."""
 PLAN_S_MAX = 5.0
 RULES = {
     "ping-pong": Rules(hold_s=0.0),
@@ -81,7 +86,23 @@ def days(*, quick: bool) -> list[tuple[str, np.ndarray, int]]:
     listed = [(f"generated, seed {seed}", traces.generated(size, seed)) for seed in ((11,) if quick else (11, 12, 13))]
     if folder := os.environ.get("PLANETLAB"):
         listed += [(file.name, traces.read(file)) for file in sorted(Path(folder).glob("*.tar.gz"))]
+    if folder := os.environ.get("BITBRAINS"):
+        listed += [(f"bitbrains, day {number}", bitbrains(Path(folder), number)) for number in BITBRAINS_DAYS]
     return [(name, each, order) for name, each in listed for order in range(1 if quick else 3)]
+
+
+def bitbrains(folder: Path, number: int) -> np.ndarray:
+    """(machines, samples) of one day's utilisation, five minutes apart, from 0 to 1."""
+    cores = {task["id"]: task["cpu_capacity"] for task in pq.read_table(folder / "tasks.parquet").to_pylist()}
+    table = pq.read_table(folder / "fragments.parquet")
+    ids, lengths, used = (table[name].to_numpy() for name in ("id", "duration", "cpu_usage"))
+    series = []
+    for machine, capacity in cores.items():
+        own = ids == machine
+        steps = np.round(lengths[own] / (1000 * traces.INTERVAL_S)).astype(int)
+        share = np.repeat(used[own] / capacity, np.maximum(steps, 1))
+        series.append(np.clip(share[number * traces.SAMPLES :][: traces.SAMPLES], 0.0, 1.0))
+    return np.array([each for each in series if len(each) == traces.SAMPLES])
 
 
 def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[float, list[str]]:
@@ -104,14 +125,17 @@ def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[f
     return share, [f"{name}, order {order}: {fault}" for fault in broken(own, others)]
 
 
+FRONTIER = ("energy_kwh", "unserved", "moves")
+
+
+def beats(other: PolicyResult, own: PolicyResult) -> bool:
+    """Whether a policy is at least as good in every figure of the frontier, and better in one."""
+    pairs = [(getattr(other, figure), getattr(own, figure)) for figure in FRONTIER]
+    return all(theirs <= ours for theirs, ours in pairs) and any(theirs < ours for theirs, ours in pairs)
+
+
 def broken(own: PolicyResult, others: Sequence[PolicyResult]) -> list[str]:
-    violations = [
-        f"{other.policy} has less {figure}: {getattr(other, figure):.4g}, ours {getattr(own, figure):.4g}"
-        for other in others
-        for figure in ("energy_kwh", "slav", "unserved")
-        if getattr(own, figure) > getattr(other, figure)
-    ]
-    return violations + [
+    return [f"{other.policy} beats it in {', '.join(FRONTIER)}" for other in others if beats(other, own)] + [
         f"{getattr(own, figure)} {figure}" for figure in ("ping_pongs", "short_cycles") if getattr(own, figure)
     ]
 

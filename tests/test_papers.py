@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from types import SimpleNamespace
 
@@ -342,6 +343,7 @@ def test_the_first_page_has_a_screen_for_each_paper():
         screen = text.split(f"## {rows.title}")[1].split("\n## ")[0]
         assert len(screen.splitlines()) <= 24, rows.title
         assert f"(papers/{rows.name}.md)" in screen
+        assert re.search(r"[0-9]+ of [0-9]+ main findings reproduced", screen)
         assert sum(row.main for row in rows.rows) >= 6
 
 

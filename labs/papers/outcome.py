@@ -194,15 +194,21 @@ def _judged(row: Row, evidence: Sequence[Evidence]) -> tuple[Outcome, str]:
     if against:
         whys = dict.fromkeys(why for each, _ in against for why in each.shown.why)
         cause = row.cause or "; ".join(whys)
-        said = f"{agree}; {sentence(against[0][1])}"
+        said = f"{agree}; {_said(*against[0])}"
         return Outcome.CONTRADICTED, f"{said}. {f'Cause: {cause}' if cause else 'The cause is not shown'}"
-    untold = [pair for _, pair in main if pair.agreement is Agreement.UNTOLD]
+    untold = [(each, pair) for each, pair in main if pair.agreement is Agreement.UNTOLD]
     if not untold:
         return Outcome.REPRODUCED, agree
-    bounds = [bound_of(pair) for pair in untold]
+    bounds = [bound_of(pair) for _, pair in untold]
     worst = max(range(len(untold)), key=lambda at: bounds[at][1])
     outcome = Outcome.BOUNDED if all(small for small, _ in bounds) else Outcome.UNTOLD
-    return outcome, f"{agree}; {sentence(untold[worst])}: {excluded(untold[worst])}"
+    return outcome, f"{agree}; {_said(*untold[worst])}: {excluded(untold[worst][1])}"
+
+
+def _said(evidence: Evidence, pair: Comparison) -> str:
+    """A comparison with the quantity that it is about: 'mean disk queue: sandbox at 150 over sandbox at 25: …'."""
+    title = paper_of(evidence.recorded.beside).table(evidence.shown.exhibit).y.title
+    return f"{title}: {sentence(pair)}"
 
 
 def bound_of(pair: Comparison) -> tuple[bool, float]:

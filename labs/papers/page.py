@@ -38,18 +38,30 @@ def _cell(value: object) -> str:
 
 
 def overview(stated: Mapping[str, tuple[PaperRows, Sequence[Stated]]]) -> str:
-    """The generated part of docs/papers.md."""
-    return "\n\n".join([_counts(stated), *(part for rows, each in stated.values() for part in _screen(rows, each))])
+    """The generated part of docs/papers.md: what the papers found, paper by paper, and then all rows counted."""
+    by_paper = [(_short(rows), each) for rows, each in stated.values()]
+    results = [(title, [row for row in each if row.row.kind == "result"]) for title, each in by_paper]
+    others = [(title, [row for row in each if row.row.kind != "result"]) for title, each in by_paper]
+    return "\n\n".join(
+        [
+            "## Statements with a result",
+            _counts("statements", results),
+            *(part for rows, each in stated.values() for part in _screen(rows, each)),
+            "## Methods, set-ups and what is beyond the papers",
+            _counts("rows", others),
+        ]
+    )
 
 
-def _counts(stated: Mapping[str, tuple[PaperRows, Sequence[Stated]]]) -> str:
-    lines = [_count(_short(rows), each) for rows, each in stated.values()]
-    every = [row for _, each in stated.values() for row in each]
-    return table(["paper", *Outcome, "rows"], [*lines, _count("all", every)])
-
-
-def _count(title: str, rows: Sequence[Stated]) -> list[object]:
-    return [title, *(sum(row.outcome is outcome for row in rows) for outcome in Outcome), len(rows)]
+def _counts(what: str, by_paper: Sequence[tuple[str, Sequence[Stated]]]) -> str:
+    """How many rows of each paper have which outcome, without outcomes that none has."""
+    every = [row for _, each in by_paper for row in each]
+    there = [outcome for outcome in Outcome if any(row.outcome is outcome for row in every)]
+    lines = [
+        [title, len(each), *(sum(row.outcome is outcome for row in each) for outcome in there)]
+        for title, each in (*by_paper, ("all", every))
+    ]
+    return table(["paper", what, *there], lines)
 
 
 def _short(rows: PaperRows) -> str:
@@ -61,26 +73,30 @@ def _screen(rows: PaperRows, stated: Sequence[Stated]) -> Iterator[str]:
     yield f"## {rows.title}"
     yield wrapped(_paragraph(stated))
     main = [each for each in stated if each.row.main]
-    lines = [[each.row.id, _statement(each), f"**{each.outcome}**", _first(each.why)] for each in main]
-    yield table(["row", "the paper says", "outcome", "here"], lines)
+    lines = [[each.row.id, _finding(each), f"**{each.outcome}**", _first(each.why)] for each in main]
+    yield table(["row", "main finding of the paper", "outcome", "here"], lines)
     yield f"[All {len(stated)} rows, figures and tables](papers/{rows.name}.md)"
 
 
 def _paragraph(stated: Sequence[Stated]) -> str:
-    """How many statements turned out how, and which main findings."""
-    results = [each for each in stated if each.row.kind == "result"]
-    counts = {outcome: [each for each in results if each.outcome is outcome] for outcome in OF_RESULTS}
-    said = ", ".join(f"{len(each)} {outcome}" for outcome, each in counts.items() if each)
-    main = {outcome: [each.row.id for each in own if each.row.main] for outcome, own in counts.items()}
-    held = ", ".join(main[Outcome.REPRODUCED]) or "none"
-    others = "; ".join(
-        f"{outcome}: {', '.join(ids)}" for outcome, ids in main.items() if ids and outcome is not Outcome.REPRODUCED
+    """Which main findings hold, in words, and how many of the others turned out how."""
+    main = [each for each in stated if each.row.main and each.row.kind == "result"]
+    held = [f"{each.row.item} ({each.row.id})" for each in main if each.outcome is Outcome.REPRODUCED]
+    others = ", ".join(
+        f"{number} {outcome}"
+        for outcome in OF_RESULTS
+        if outcome is not Outcome.REPRODUCED and (number := sum(each.outcome is outcome for each in main))
     )
-    rest = f" Of the others, {others}." if others else ""
-    return f"Of {counted(len(results), 'statement')} with a result: {said}. Main findings that hold here: {held}.{rest}"
+    said = f"{len(held)} of {counted(len(main), 'main finding')} reproduced{': ' if held else ''}{'; '.join(held)}."
+    return f"{said} The others: {others}." if others else said
 
 
-def _first(text: str, most: int = 240) -> str:
+def _finding(each: Stated) -> str:
+    """A main finding for those who know the paper and nothing else."""
+    return f"{each.row.item}: {each.row.says}" if each.row.says else each.row.item
+
+
+def _first(text: str, most: int = 400) -> str:
     """As much as fits a cell; the whole is on the paper's page."""
     return text if len(text) <= most else f"{text[:most].rsplit(' ', 1)[0]} …"
 

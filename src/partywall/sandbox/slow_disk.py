@@ -53,10 +53,9 @@ def slow_disk(label: Label, bytes_per_s: int) -> Iterator[SlowDisk]:
     if said := missing(Host.here()):
         raise CapabilityError(said)
     folder = label.work / FOLDER
-    for made in (folder, folder / "disk"):
-        made.mkdir()
-    for part in ("image", "served"):
-        (folder / part).touch(mode=0o600)
+    (folder / "disk").mkdir(parents=True)
+    for name in ("image", "served"):
+        (folder / name).touch(mode=0o600)
     os.truncate(folder / "image", SIZE)
     _run("mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(folder / "image"))
     daemon = subprocess.Popen(_daemon(folder, bytes_per_s), env=os.environ | label.environment, process_group=0)

@@ -23,7 +23,7 @@ from rich.console import Console
 from frame import NotMeasured, Options, Outcome, Plant, bench
 from partywall import study
 from partywall.core import here
-from partywall.core.document.shipped import read
+from partywall.core.document.reading import read
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
 from partywall.host.label import WORK_ROOT

@@ -12,7 +12,7 @@ from partywall.cli import output, show
 from partywall.cli.arguments import ScenarioName
 from partywall.cli.group import group
 from partywall.cli.run import say_if_kvm_is_tried
-from partywall.core.document.shipped import text
+from partywall.core.document.reading import text
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.kinds.run import completed

@@ -20,7 +20,7 @@ from partywall.cli.kernel import WorkDir
 from partywall.cli.live import Live
 from partywall.cli.machine import FORMS, generator
 from partywall.core.capability import Options, Outline
-from partywall.core.document.shipped import read
+from partywall.core.document.reading import read
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.study import Studies, StudyJob

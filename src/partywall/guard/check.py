@@ -17,7 +17,7 @@ from partywall import units
 from partywall.core.document.decode import Document, Path, decode, key_text
 from partywall.core.document.explain import Mistake, did_you_mean, shown
 from partywall.core.document.formats import refuse_other
-from partywall.core.document.shipped import text as read_text
+from partywall.core.document.reading import text as read_text
 from partywall.errors import Problem, UsageError, one_line
 from partywall.guard.document import ONLY_LINK, Ceilings, Flow, Link, Policy, Promise, Vif, link_path
 

@@ -53,8 +53,8 @@ LIVE = (
     Column("offered_pps", "offered", "p/s"),
     Column("passed_pps", "passed", "p/s"),
     Column("granted_pps", "granted", "p/s", text=_granted),
-    Column("dropped_packets", "dropped", ""),
-    Column("marked_packets", "marked", ""),
+    Column("dropped_packets", "dropped", "", text=lambda row: units.format_number(row["dropped_packets"])),
+    Column("marked_packets", "marked", "", text=lambda row: units.format_number(row["marked_packets"])),
     Column("delay_ns", "waits", "ns", text=partial(_waits, "delay_ns")),
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import units
 from partywall.core import here
 from partywall.core.capability import EXITS, Options, Outline, finished
-from partywall.core.document.shipped import text
+from partywall.core.document.reading import text
 from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started

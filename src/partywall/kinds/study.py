@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from partywall import __version__, study
 from partywall.core import here
 from partywall.core.capability import Options, Outline
-from partywall.core.document.shipped import read
+from partywall.core.document.reading import read
 from partywall.core.record import stamped
 from partywall.errors import Exit
 from partywall.events import Emit, Started

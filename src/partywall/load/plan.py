@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from partywall import units
-from partywall.core.document.decode import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.core.document.decode import Document, decode
 from partywall.core.document.decode import Path as At
 from partywall.core.document.explain import Mistake, did_you_mean
 from partywall.core.document.form import checked, problem
 from partywall.core.document.formats import refuse_other
-from partywall.core.document.shipped import read
+from partywall.core.document.reading import BYTES_MAX as SCENARIO_BYTES_MAX
+from partywall.core.document.reading import read
 from partywall.errors import Problem, UsageError
 from partywall.load.urls import wrong_with
 from partywall.model.load_plan import (

@@ -13,8 +13,9 @@ from partywall.core.document.decode import decode
 from partywall.core.document.explain import Mistake, did_you_mean
 from partywall.core.document.form import checked, spell_params
 from partywall.core.document.formats import refuse_other
+from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
-from partywall.core.document.shipped import read, shipped_as
+from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
 from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.plan.order import rounds

@@ -18,8 +18,9 @@ from partywall.core.document.decode import Document, Path, decode, key_text
 from partywall.core.document.explain import Mistake
 from partywall.core.document.form import converted, follows, sound, spell_params, spelled, validate
 from partywall.core.document.formats import refuse_other
+from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
-from partywall.core.document.shipped import read, shipped_as
+from partywall.core.document.shipped import shipped_as
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.model import factors
 from partywall.model.scenario import Scenario

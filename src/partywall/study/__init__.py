@@ -12,9 +12,9 @@ from typing import Any
 
 from partywall.agent import memory_check
 from partywall.core.document.formats import format_key, refuse_other
+from partywall.core.document.reading import text as read_text
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
-from partywall.core.document.shipped import text as read_text
 from partywall.errors import Problem, UsageError
 from partywall.model.study import StudyReport
 from partywall.store.study import StudyDirectory

@@ -17,7 +17,7 @@ import jinja2
 
 from partywall import __version__, study, units
 from partywall.agent.catalogue import shipped
-from partywall.core.document.shipped import read
+from partywall.core.document.reading import read
 from partywall.core.report import page
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError

@@ -19,11 +19,11 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from partywall.core.document.reading import BYTES_MAX
 from partywall.errors import Problem, UsageError, one_line
 
 Path = tuple[str | int, ...]
 
-BYTES_MAX: Final = 64 << 10
 DEPTH_MAX: Final = 32
 VALUES_MAX: Final = 10_000
 INTEGER_MAX: Final = 2**63 - 1

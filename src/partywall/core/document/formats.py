@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from partywall.core.document.decode import BYTES_MAX, decode, key_text
+from partywall.core.document.decode import decode, key_text
+from partywall.core.document.reading import BYTES_MAX
 from partywall.errors import Problem, UsageError
 
 M = TypeVar("M", bound=BaseModel)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, model_validator
 from pydantic_core import PydanticCustomError
 
-from partywall.core.document.shipped import text
+from partywall.core.document.reading import text
 from partywall.errors import UsageError
 from partywall.values import Frozen
 

@@ -264,7 +264,8 @@ def _blackouts(values: dict[str, float]) -> str:
 
 def no_root(bench: Bench) -> str:
     """What an ordinary user gets, and how the rest is refused: benches/no_root.py, with a user manager of systemd."""
-    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("no_root", "left_behind", "frame", "common", "results")]
+    names = ("no_root", "left_behind", "frame", "common", "results")
+    needed = [image.CLONE / "benches" / f"{name}.py" for name in names]
     bench.machine.bring(needed, "/opt/benches")
     bench.as_root("chmod -R a+rX /opt/benches")
     output = bench.shell("python3 /opt/benches/no_root.py --quick", timeout_s=900)

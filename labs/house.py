@@ -61,8 +61,8 @@ def reachable(start: set[str], arrows: dict[str, set[str]]) -> set[str]:
 
 def lines_below(folder: Path) -> int:
     """The lines of all Python files in a folder and below, but for those in hidden folders."""
-    seen = (file for file in folder.rglob("*.py") if not any(part[0] == "." for part in file.relative_to(folder).parts))
-    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in seen)
+    files = (file for file in folder.rglob("*.py") if "/." not in f"/{file.relative_to(folder)}")
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 
 
 def reached() -> dict[str, tuple[int, int]]:

@@ -275,7 +275,10 @@ def no_root(bench: Bench) -> str:
 
 def guard_cost(bench: Bench, *, quick: bool) -> str:
     """What a frame costs that waits in `fq`, beside HTB: one part of benches/guard_cost.py, at a rate for emulation."""
-    needed = [image.CLONE / "benches" / f"{name}.py" for name in ("guard_cost", "agents", "frame", "common", "results")]
+    needed = [
+        image.CLONE / "benches" / f"{name}.py"
+        for name in ("guard_cost", "guards", "agents", "frame", "common", "results")
+    ]
     bench.machine.bring(needed, "/opt/benches")
     part = f"--only 'limited 1514 bytes' --pps {FRAMES_PPS}{' --quick' if quick else ''}"
     output = bench.shell(f"python3 /opt/benches/guard_cost.py {part}", timeout_s=3600)

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from blamed import expect_host, experiment, neighbours
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.host.settings import ledger
 from tests import systemd
 
@@ -53,9 +53,9 @@ for name in sorted(each for pattern in patterns for each in glob.glob(pattern, r
 PLANTS = {"forget": "the watchdog is killed too, and nobody starts again"}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", (), PLANTS)
-    cpus, kills = expect_host("blame_harm"), QUICK if options.quick else KILLS
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
+    cpus, kills = expect_host(), QUICK if options.quick else KILLS
     with tempfile.TemporaryDirectory() as folder, neighbours({"guilty": cpus[0], "innocent": cpus[1]}) as groups:
         os.environ["PARTYWALL_STATE"] = f"{folder}/state"
         found = experiment(Path(folder), cpus[0], list(groups.values()), "--budget", f"{BUDGET_S}s", "--harm", "2%")
@@ -71,7 +71,7 @@ def main() -> None:
     figure = f"the innocent one loses {share:.1%} of its work in the time of --budget (bar {HARM:.0%}); "
     figure += ", ".join(f"{count} of {kills} kills leave something ({kind})" for kind, count in wrong.items())
     figure += f"; not tried: systemd ({why})" if why else ""
-    conclude("blame_harm", figure, met=share <= HARM and not any(wrong.values()))
+    return Outcome(figure, share <= HARM and not any(wrong.values()))
 
 
 def _killed(owner: str, groups: Sequence[str], kills: int, inside: Callable[..., list[str]], plant: str | None) -> int:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from blamed import expect_host, experiment, lines_per_s, neighbours, victim
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.sandbox import cgroups
@@ -26,9 +26,9 @@ BAR = 0.05
 PLANTS = {"other": "the limit is set for the innocent neighbour"}
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", (), PLANTS)
-    cpus = expect_host("blame_help")
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
+    cpus = expect_host()
     with neighbours({"guilty": cpus[0], "innocent": cpus[1]}) as groups, tempfile.TemporaryDirectory() as folder:
         budget = "40s" if options.quick else "2min"
         found = experiment(Path(folder), cpus[0], list(groups.values()), "--budget", budget, "--harm", "50%")
@@ -38,7 +38,7 @@ def main() -> None:
         pairs = [(each["less"], each["gain"], _tried(held, each["use"], cpus[0], turns)) for each in found["helps"]]
     worst = max((abs(predicted - tried) for _, predicted, tried in pairs), default=1.0)
     said = "; ".join(f"{less:.0%} less: predicted {gain:+.1%}, tried {tried:+.1%}" for less, gain, tried in pairs)
-    conclude("blame_help", said or "nobody was named", met=guilty == [groups["guilty"]] and worst <= BAR)
+    return Outcome(said or "nobody was named", guilty == [groups["guilty"]] and worst <= BAR)
 
 
 def _tried(group: str, use: float, cpu: int, turns: int) -> float:

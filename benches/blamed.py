@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import not_measured
+from frame import NotMeasured
 from partywall.sandbox import cgroups
 
 SPIN = "while True: pass"
 VICTIM = "import sys\nwhile True:\n  for _ in range(3000): pass\n  print('x', flush=True)"
 
 
-def expect_host(bench: str) -> list[int]:
-    """The CPUs of this host. Ends the benchmark if there are fewer than two, or no group can be made."""
+def expect_host() -> list[int]:
+    """The CPUs of this host. NotMeasured if there are fewer than two, or no group can be made."""
     cpus = sorted(os.sched_getaffinity(0))
     if os.geteuid() or cgroups.read().why_not() or len(cpus) < 2:
-        not_measured(bench, "it needs root, cgroups and two CPUs")
+        raise NotMeasured("it needs root, cgroups and two CPUs")
     return cpus
 
 

@@ -22,7 +22,7 @@ from scipy.stats import binom
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import arguments, conclude
+from frame import Options, Outcome, bench
 from partywall.stats.power_fit import fitted
 
 TABLE = Path(__file__).with_name("specpower.csv")
@@ -72,8 +72,8 @@ def _left_out(features: Floats, watts: Floats, level: int) -> float:
     return float(points[0] + features[level] @ np.diff(points))
 
 
-def main() -> None:
-    options = arguments(__doc__ or "", plants=PLANTS)
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
     every = []
     for name, cores, watts in machines():
         if options.plant == "cores":
@@ -90,7 +90,7 @@ def main() -> None:
         f"left-out levels of {len(every)} metered machines within {min(means):.1%} to {max(means):.1%} on average, "
         f"worst {max(float(each.model.max()) for each in every):.0%}; {len(worse)} not better than a line"
     )
-    conclude("power-spec", figure, met=max(means) <= MEAN_MOST and not worse)
+    return Outcome(figure, max(means) <= MEAN_MOST and not worse)
 
 
 if __name__ == "__main__":

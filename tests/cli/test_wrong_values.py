@@ -104,6 +104,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("watch --for", "x", DURATION),
     *((f"blame --victim a --{name}", "x", SHARE) for name in ("depth", "deepest", "harm", "least")),
     *((f"blame --victim a --{name}", "x", DURATION) for name in ("pulse", "budget")),
+    ("blame --victim a --apply --until", "foo", "'foo' is not a duration"),
     ("blame --victim a --most", "0", "must be at least 1, not 0"),
     ("blame --victim a --seed", "-1", "must be at least 0, not -1"),
     ("blame --victim", "/none/x", "/none/x cannot be started"),

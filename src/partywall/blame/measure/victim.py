@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
@@ -53,12 +54,15 @@ class Printed:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self._lines, self._seconds, self._is_closed = process, 0, 0.0, False
-        threading.Thread(target=self._count, daemon=True).start()
+        # A descriptor of the thread's own: whoever closes the command's would otherwise let it read another file.
+        stream = None if process.stdout is None else os.fdopen(os.dup(process.stdout.fileno()), "rb", buffering=0)
+        threading.Thread(target=self._count, args=(stream,), daemon=True).start()
 
-    def _count(self) -> None:
-        if (stream := self._process.stdout) is not None:
-            while part := os.read(stream.fileno(), 65536):
-                self._lines += part.count(b"\n")
+    def _count(self, stream: FileIO | None) -> None:
+        if stream is not None:
+            with stream:
+                while part := stream.read(65536):
+                    self._lines += part.count(b"\n")
         self._is_closed = True
 
     def read(self, now_ns: int) -> Counts:

@@ -1,14 +1,15 @@
 """What does the demo decide in its time: which neighbours have an effect, and which have none?
 
-Runs `partywall run demo`, as a user does, on a quiet host and beside a tenant that comes and goes: a program that works
-for some seconds and then rests for twice as long. A cell is decided if the report says that there is an effect, or that
-there is none beyond ±5 %. Cells whose whole interval lies outside ±5 % or within it are counted apart. A null neighbour
-has no effect, so a report that names one is wrong.
+Runs `partywall run demo`, as a user does, on a quiet host and beside a tenant that comes and goes: a program that
+works for some seconds and then rests for twice as long. A cell is decided if the report says that there is an effect,
+or that there is none beyond ±5 %. The version before, of the commit `--before`, runs in turn with this one. Cells
+whose whole interval lies outside ±5 % or within it are counted apart. A null neighbour has no effect, so a report
+that names one is wrong.
 
 The bar: on a quiet host, at least 80 % of cells are decided within 2 min 30 s of measuring, set-up between turns
 included; beside the tenant, at least 60 %; at most 5 % of null neighbours have an effect. Twenty demos in each state
 take some two hours. The figure states how many quiet demos were disturbed by other programs. They count; for a quiet
-host, measure them again.
+host, measure them again. With `--before` both versions run, which takes twice as long.
 
 --quick judges short simulated demos instead, whose truth is known. A neighbour without an effect that has one in the
 report counts as wrong too.
@@ -18,8 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,12 +35,10 @@ from typing import Any
 from common import program
 from disturbance import Seen, watched
 from frame import Options, Outcome, bench, in_parts
-from partywall.model.finding import Findings
-from partywall.run import stages
-from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 from twenty_demos import demo, simulated_run
 
+SOURCE = Path(__file__).resolve().parents[1] / "src"
 RUNS, QUICK_RUNS = 20, 3
 BARS = {"quiet": 0.8, "tenant": 0.6}
 WRONG_MOST, SPAN_MOST_S, BOUND = 0.05, 150.0, 0.05
@@ -69,6 +71,7 @@ while True:
     while time.monotonic() < until: pass
 """
 Demo = Mapping[str, Any]
+States = Mapping[str, Sequence[Demo]]
 
 
 def tenant(seed: int) -> contextlib.AbstractContextManager[object]:
@@ -76,13 +79,25 @@ def tenant(seed: int) -> contextlib.AbstractContextManager[object]:
     return program(sys.executable, "-c", TENANT.format(seed=seed, rests=RESTS_S, works=WORKS_S))
 
 
-def measured(state: str, seed: int) -> Demo:
-    """A demo on this host."""
+def measured(state: str, source: Path, seed: int) -> Demo:
+    """A demo on this host, by the version in `source`, whose own verdicts count."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         path = Path(folder) / "run"
         with tenant(seed) if state == "tenant" else contextlib.nullcontext(), watched() as seen:
-            demo(path, seed, None)
-        return kept(path, stages.analyse(RunDirectory(path))[1], seen if state == "quiet" else None)
+            demo(path, seed, None, os.environ | {"PYTHONPATH": str(source)})
+        cells = json.loads((path / "findings.json").read_text())["cells"]
+        return kept(path, cells, seen if state == "quiet" else None)
+
+
+def unpacked(commit: str, folder: Path) -> Path:
+    """The sources of a commit, with the agent of this one, whose wire it shares."""
+    packed = subprocess.run(
+        ["git", "archive", commit, "src"], cwd=SOURCE.parent, check=True, capture_output=True
+    ).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
+    if (built := SOURCE / "partywall/_bin").exists():
+        (folder / "src/partywall/_bin").symlink_to(built)
+    return folder / "src"
 
 
 def simulated(state: str, plant: str, seed: int) -> Demo:
@@ -91,15 +106,15 @@ def simulated(state: str, plant: str, seed: int) -> Demo:
     host = SimulatedHost(keeps, wander=0, drifts=DRIFTS, tenant=TENANTS[state], seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         _, findings = simulated_run(SIMULATED | {"budget": budget}, host, Path(folder) / "demo", seed)
-        return kept(Path(folder) / "demo", findings)
+        return kept(Path(folder) / "demo", findings.model_dump(mode="json", by_alias=True)["cells"])
 
 
-def kept(path: Path, findings: Findings, seen: Seen | None = None) -> Demo:
-    """What is judged of a demo, as plain values."""
+def kept(path: Path, found: Sequence[Mapping[str, Any]], seen: Seen | None = None) -> Demo:
+    """What is judged of a demo, as plain values. found: the cells of its findings."""
     cells = [
-        {"victim": cell.victim, "label": cell.label, "role": cell.role, "effect": str(cell.effect)}
-        | {name: getattr(cell.isolation, name) for name in ("value", "low", "high", "n")}
-        for cell in findings.cells
+        {name: cell[name] for name in ("victim", "label", "role", "effect")}
+        | {name: cell["isolation"][name] for name in ("value", "low", "high", "n")}
+        for cell in found
     ]
     return {"cells": cells, "span_s": _span_s(path), "disturbed": str(seen) if seen and seen.disturbed else ""}
 
@@ -138,13 +153,17 @@ def _is_apart(low: float, high: float) -> bool:
     return high < 1 - BOUND or low > 1 + BOUND or (low >= 1 - BOUND and high <= 1 + BOUND)
 
 
-def judge(demos: Mapping[str, Sequence[Demo]], *, is_real: bool) -> Outcome:
-    """demos: by state."""
+def judge(
+    demos: Mapping[str, Sequence[Demo]], *, is_real: bool, before: Mapping[str, Sequence[Demo]] | None = None
+) -> Outcome:
+    """demos: by state. before: of the version before."""
     counts = {state: Count(own, not is_real) for state, own in demos.items()}
     for state, count in counts.items():
         print(f"{state}: {count} of {len(count.beside)} cells, {count.apart:.0%} outside ±5 % or within", flush=True)
     nulls, wrong = (sum(each) for each in zip(*((len(c.without), c.wrong) for c in counts.values()), strict=True))
     figure = f"{'' if is_real else 'simulated '}demos, {'; '.join(f'{state}: {c}' for state, c in counts.items())}"
+    if before:
+        figure += f"; the version before, {'; '.join(f'{state}: {Count(own, False)}' for state, own in before.items())}"
     in_time = not is_real or counts["quiet"].span_s <= SPAN_MOST_S
     met = all(count.share >= BARS[state] for state, count in counts.items()) and wrong <= WRONG_MOST * nulls
     return Outcome(f"{figure}; {wrong} of {nulls} neighbours without an effect have one", met and in_time)
@@ -154,7 +173,14 @@ def judge(demos: Mapping[str, Sequence[Demo]], *, is_real: bool) -> Outcome:
     plants=PLANTS,
     folder=True,
     unjudged="demos on this host",
-    more={"--runs": {"type": int, "default": RUNS, "help": f"demos in each state; default: {RUNS}"}},
+    more={
+        "--runs": {"type": int, "default": RUNS, "help": f"demos in each state; default: {RUNS}"},
+        "--before": {
+            "metavar": "COMMIT",
+            "default": "",
+            "help": "the version whose demos run in turn with these",
+        },
+    },
 )
 def main(options: Options) -> Outcome:
     if options.quick or options.plant:
@@ -164,11 +190,17 @@ def main(options: Options) -> Outcome:
                 for state in BARS
             }
             return judge({state: [each.result() for each in own] for state, own in made.items()}, is_real=False)
-    # Both states in turn, so that a host that changes does so for both.
-    keys = [(state, seed) for seed in range(1, options.runs + 1) for state in BARS]
-    parts = {f"{state}-{seed:02}": functools.partial(measured, state, seed) for state, seed in keys}
-    demos = in_parts(parts, options)
-    return judge({state: [demos[f"{s}-{n:02}"] for s, n in keys if s == state] for state in BARS}, is_real=True)
+    with tempfile.TemporaryDirectory() as folder:
+        sources = {"now": SOURCE} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
+        # Versions and states in turn, so that a host that changes does so for all.
+        keys = list(itertools.product(range(1, options.runs + 1), BARS, sources))
+        demos = in_parts(
+            {f"{v}-{state}-{seed:02}": functools.partial(measured, state, sources[v], seed) for seed, state, v in keys},
+            options,
+        )
+        seeds = range(1, options.runs + 1)
+        of = {v: {state: [demos[f"{v}-{state}-{seed:02}"] for seed in seeds] for state in BARS} for v in sources}
+        return judge(of["now"], is_real=True, before=of.get("before"))
 
 
 if __name__ == "__main__":

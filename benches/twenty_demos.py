@@ -91,11 +91,12 @@ class Pairs:
     drifted: Count = field(default_factory=Count)
 
 
-def demo(path: Path, seed: int, each: str | None) -> str:
+def demo(path: Path, seed: int, each: str | None, environment: Mapping[str, str] | None = None) -> str:
     """A finished run in a folder: its name."""
     shutil.rmtree(path, ignore_errors=True)
     command = [*PARTYWALL, "run", "demo", "--out", str(path), "--seed", str(seed)]
-    done = subprocess.run(command + (["--budget", each] if each else []), capture_output=True, text=True, check=False)
+    command += ["--budget", each] if each else []
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if not _finished(path):
         raise SystemExit(f"{path.name} failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     return path.name

@@ -5,6 +5,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -120,6 +121,12 @@ def test_a_forecast_is_made_with_the_rights_of_the_runner(folder):
     assert made.plan.scenario.name == "tiny"
     with pytest.raises(UsageError, match="pipes"):
         other.forecast(Order(kind="run", document=TINY.replace("pipe}", "pipes}")))
+
+
+def test_a_bug_in_the_process_of_a_forecast_is_not_called_bad_input(monkeypatch):
+    monkeypatch.setattr(forecasting.sys, "executable", shutil.which("false"))
+    with pytest.raises(RuntimeError, match="a bug in a forecast"):
+        forecasting.answered(Order(kind="run", document=TINY), allow_commands=False)
 
 
 def test_problems_of_a_forecast_keep_their_lines():

@@ -64,19 +64,19 @@ class Systemd:
 
     def set(self, unit: str, *properties: Property) -> None:
         """Sets properties of a unit until the next boot."""
-        self._call(*MANAGER, "SetUnitProperties", "sba(sv)", unit, True, list(properties))
+        self._ask(*MANAGER, "SetUnitProperties", "sba(sv)", unit, True, list(properties))
 
     def thaw(self, unit: str, *, frozen: bool) -> None:
         """Stops all processes of a unit, or lets them go on."""
-        self._call(*MANAGER, "FreezeUnit" if frozen else "ThawUnit", "s", unit)
+        self._ask(*MANAGER, "FreezeUnit" if frozen else "ThawUnit", "s", unit)
 
     def get(self, unit: str, name: str, kind: str = "") -> Any:
         """A property of a unit. kind: that all units have it (Unit); by default, units of its own kind."""
         kind = kind or unit.rpartition(".")[2].capitalize()
-        path = self._call(*MANAGER, "GetUnit", "s", unit)
-        return self._call(str(path), PROPERTIES, "Get", "ss", f"org.freedesktop.systemd1.{kind}", name)
+        path = self._ask(*MANAGER, "GetUnit", "s", unit)
+        return self._ask(str(path), PROPERTIES, "Get", "ss", f"org.freedesktop.systemd1.{kind}", name)
 
-    def _call(self, path: str, interface: str, member: str, signature: str, *body: Any) -> Any:
+    def _ask(self, path: str, interface: str, member: str, signature: str, *body: Any) -> Any:
         self._serial += 1
         content = _packed(f"({signature})", body)
         fields = [(1, ("o", path)), (2, ("s", interface)), (3, ("s", member)), (8, ("g", signature))]

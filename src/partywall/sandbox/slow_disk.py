@@ -40,11 +40,11 @@ class SlowDisk:
 def missing(host: Host) -> str:
     """Why a host cannot have such a disk, with a remedy; empty if it can."""
     if host.euid != 0:
-        return "a disk of a set rate is a loop device, which only root can make: run it with sudo"
+        return "a disk of a set rate is a loop device, which only root can make; run it with sudo"
     packages = [package for program, package in PROGRAMS.items() if not host.which(program)]
     if packages:
-        return f"a disk of a set rate needs QEMU's storage daemon and a loop device: {install(host, *packages)}"
-    return "" if host.exists(FUSE) else f"{FUSE} does not exist, so no file can be served at a set rate: modprobe fuse"
+        return f"a disk of a set rate needs QEMU's storage daemon and a loop device; {install(host, *packages)}"
+    return "" if host.exists(FUSE) else f"{FUSE} does not exist, so no file has a set rate; run modprobe fuse"
 
 
 @contextlib.contextmanager

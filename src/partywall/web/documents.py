@@ -62,10 +62,11 @@ def file_keys() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an order would do. plan: of a run. lacking: what this host lacks for it."""
+    """What an order would do, one item a line, and how long it takes. plan: of a run. lacking: what this host lacks."""
 
     kind: str
-    outline: Outline
+    lines: tuple[str, ...]
+    seconds: float
     plan: Plan | None
     lacking: tuple[Problem, ...]
 
@@ -223,8 +224,8 @@ def _forecast(order: Order, file: Path, options: Options) -> Forecast:
             outline = kind.outline(job, options)
             kind.check(job, options)
     except PartywallError as error:
-        return Forecast(order.kind, outline, plan, tuple(_problems(error)))
-    return Forecast(order.kind, outline, plan, ())
+        return Forecast(order.kind, outline.lines, outline.seconds, plan, tuple(_problems(error)))
+    return Forecast(order.kind, outline.lines, outline.seconds, plan, ())
 
 
 def _problems(error: PartywallError) -> Iterator[Problem]:

@@ -29,9 +29,14 @@ def answered(order: Order, *, allow_commands: bool) -> dict[str, Any]:
     given = order.model_dump_json().encode()
     try:
         done = subprocess.run(words, input=given, capture_output=True, check=False, timeout=FORECAST_S)
-        document: dict[str, Any] = json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        raise PartywallError("the host could not be examined; run the command in a terminal with --dry-run") from None
+    except subprocess.TimeoutExpired:
+        raise PartywallError(
+            f"the host could not be examined within {FORECAST_S:.0f} s; run the command in a terminal with --dry-run"
+        ) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace")
+        raise RuntimeError(f"a bug in a forecast (exit status {done.returncode}): {said}")
+    document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 

@@ -122,7 +122,7 @@ class Interface:
         except PartywallError as error:
             return _refused(error)
         lacking = [plain(problem) for problem in forecast.lacking]
-        return JSONResponse({"lines": forecast.outline.lines, "seconds": forecast.outline.seconds, "lacking": lacking})
+        return JSONResponse({"lines": forecast.lines, "seconds": forecast.seconds, "lacking": lacking})
 
     async def bin(self, request: Request) -> Response:
         del request

@@ -33,7 +33,7 @@ const DETOUR: &str = "pwguard";
 const NO_DEVICE: i32 = 19;
 /// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
-const TCP_BURST_NS: Nanos = 2_000_000;
+const STRICT_BURST_NS: Nanos = 2_000_000;
 /// A queue passes a packet of TCP whole if it leaves within this time. Above some 30 Mbit/s, none is segmented.
 const WHOLE_WITHIN_NS: Nanos = 20_000_000;
 /// The largest frame leaves within this time, also at the lowest rate.
@@ -186,14 +186,14 @@ impl QueueRate {
         (u128::from(self.bytes_per_second()) * u128::from(ns) / 1_000_000_000) as u64
     }
 
-    /// The hook's burst, also for datagrams that wait: a socket holds only some 160 small ones, and the queue runs dry while their
-    /// sender has no CPU. A queue that holds TCP back has a small burst: TCP fills the queue, and each rate change lets a burst pass.
+    /// A queue that only stays out of the way has the hook's burst. A queue that holds senders back has a small burst: its waiting
+    /// packets cover moments in which the senders have no CPU, and each rate change lets a burst pass.
     ///
     /// A large packet of TCP is segmented where it alone would take longer than [`WHOLE_WITHIN_NS`]. The kernel wakes the queue when
     /// its first packet may leave at the rate of before, or when another arrives: at a trickle, a packet of 64 KiB would block a
     /// sender for 8 s, whatever it is granted next.
     fn burst_bytes(self, frame: u64, burst_ns: Nanos) -> u64 {
-        let burst_ns = if self.strict && self.tcp { burst_ns.min(TCP_BURST_NS) } else { burst_ns };
+        let burst_ns = if self.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
         let least = if self.tcp { self.bytes_during(WHOLE_WITHIN_NS).min(LARGEST).max(2 * frame) } else { frame };
         self.bytes_during(burst_ns).clamp(least, 1 << 31)
     }
@@ -964,6 +964,6 @@ mod tests {
         }
         let fast = QueueRate { bps: 30_000_000, strict: true, tcp: true };
         assert_eq!(fast.burst_bytes(FRAME, 10_000_000), LARGEST, "TCP is segmented no more than needed");
-        assert_eq!(QueueRate { tcp: false, ..fast }.burst_bytes(FRAME, 10_000_000), 37_500);
+        assert_eq!(QueueRate { tcp: false, ..fast }.burst_bytes(FRAME, 10_000_000), 7500);
     }
 }

@@ -24,6 +24,12 @@ Every = Annotated[
 ]
 
 
+def _meters(keyword: str) -> Option:
+    """The meters of a command. keyword: of the Python function."""
+    said = "Meters, as 'partywall power meters' names them; such as rapl."
+    return Option(said, metavar="METER...", keyword=keyword, page=PLAIN_METER)
+
+
 class PowerJob(Job):
     """What all jobs have: meters, as `partywall power meters` names them, and the time between two readings."""
 
@@ -54,15 +60,7 @@ class ReadJob(PowerJob):
     verb: ClassVar[str] = "read"
     cannot_resume: ClassVar[str] = OF_ONE_TIME
 
-    meter_names: Annotated[
-        tuple[str, ...],
-        Option(
-            "Meters, as 'partywall power meters' names them; such as rapl.",
-            metavar="METER...",
-            keyword="meters",
-            page=PLAIN_METER,
-        ),
-    ]
+    meter_names: Annotated[tuple[str, ...], _meters("meters")]
     for_ns: For = 10_000_000_000
     every_ns: Every = 100_000_000
 
@@ -81,15 +79,7 @@ class CalibrateJob(PowerJob):
     verb: ClassVar[str] = "calibrate"
     makes_files: ClassVar[bool] = True
 
-    meter_names: Annotated[
-        tuple[str, ...],
-        Option(
-            "Meters, as 'partywall power meters' names them; such as rapl.",
-            metavar="METER...",
-            keyword="meter",
-            page=PLAIN_METER,
-        ),
-    ]
+    meter_names: Annotated[tuple[str, ...], _meters("meter")]
     slot_ns: Annotated[
         Duration,
         Option("Length of each level; several times the meter's refresh and lag.", flag="--slot", example="4s"),

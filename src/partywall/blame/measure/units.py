@@ -19,6 +19,7 @@ from partywall.host.systemd import INFINITY, Property, Systemd, SystemdError
 
 CPU_PROPERTIES = ("CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec")
 DISK_PROPERTIES = ("IOReadBandwidthMax", "IOWriteBandwidthMax")
+PROPERTIES = {Kind.CPU: CPU_PROPERTIES, Kind.DISK: DISK_PROPERTIES, Kind.FREEZE: ()}
 LEFT = {
     "CPUQuotaPerSecUSec": "50-CPUQuota.conf",
     "CPUQuotaPeriodUSec": "50-CPUQuotaPeriodSec.conf",
@@ -49,7 +50,7 @@ class Unit:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return {Kind.CPU: CPU_PROPERTIES, Kind.DISK: DISK_PROPERTIES}.get(self.files.kind, ())
+        return PROPERTIES[self.files.kind]
 
     def hold(self, limit: float) -> None:
         if self.files.kind is Kind.FREEZE:
@@ -98,8 +99,7 @@ def unit_of(unit: str, files: Files) -> Unit:
     name = f"/{files.folder.name}"
     try:
         manager = Systemd()
-        names = {Kind.CPU: CPU_PROPERTIES, Kind.DISK: DISK_PROPERTIES}.get(files.kind, ())
-        before = tuple(_property(manager, unit, each, files.device) for each in names)
+        before = tuple(_property(manager, unit, each, files.device) for each in PROPERTIES[files.kind])
     except SystemdError as error:
         raise lack(name, f"systemd owns its limits, and {error}", "run it as root, on the host") from None
     if files.kind is Kind.FREEZE and not files.is_v2:

@@ -160,7 +160,7 @@ def test_the_page_has_a_form_that_starts_it(tmp_path):
     assert "must be a whole number, not &#39;many&#39;" in wrong.text
     order = Order.model_validate(ORDER)
     forecast = documents.forecast(order, fake_host(), allow_commands=False)
-    assert forecast.outline.lines == ("3 sleeps of 1 ms", "3 sleeps of 2 ms")
+    assert forecast.lines == ("3 sleeps of 1 ms", "3 sleeps of 2 ms")
     assert command(order, tmp_path, Path("record")) == ["nap", "--out=record", "--count=3", "--", "1ms", "2ms"]
     with pytest.raises(UsageError, match="a page may not give this"):
         command(forms.checked_order(ORDER | {"options": {"out": "/etc"}}), tmp_path, Path("record"))

@@ -1,10 +1,10 @@
 use partywall_bpf::tc::Network;
 use partywall_bpf::Namespace;
-use partywall_wire::{GuardDemand, GuardDirection, GuardDivision, GuardFinding, GuardHook, GuardLeaf, GuardPool};
+use partywall_wire::{GuardDemand, GuardDirection, GuardDivision, GuardFinding, GuardHook, GuardLeaf, GuardPool, GuardQueue};
 
 use super::start::{LEAVES_MAX, RATE_MOST, TIME_MOST};
 use super::*;
-use crate::place::{Look, QueueRate};
+use crate::place::{Look, QueueRate, DRY_LOOKS};
 use crate::whereabouts::Where;
 
 /// A request with one vif, the `lo` of the thread's namespace.
@@ -225,6 +225,45 @@ fn packets_of_a_new_interface_are_not_sent_through_the_detour_of_the_old_one() {
         // Nothing is there to be hooked, so what was done before the hook is seen.
         assert!(place.hook_at(Arc::new(Network::of(&namespace)?), index, &core.plane).is_err());
         assert_eq!(core.plane.detour_of(0), 0);
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn a_queue_of_datagrams_that_runs_dry_gets_the_larger_burst_until_its_rate_changes() {
+    let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
+    let Ok(_) = Network::of(&namespace).and_then(|network| network.add_detour("vif")) else { return eprintln!("skipped: ifb") };
+    let mut start = request();
+    start.hooks[0].interface = "vif".into();
+    let outcome = namespace.inside(|| {
+        let Ok((core, mut tender, _)) = parts(&start).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
+        let place = &mut tender.vifs[0].place;
+        let burst = || {
+            let shown = std::process::Command::new("tc").args(["-j", "qdisc", "show", "dev", "vif"]).output().unwrap();
+            let text = String::from_utf8(shown.stdout).unwrap();
+            text.split("\"burst\":").nth(1).unwrap().split([',', '}']).next().unwrap().trim().parse::<u64>().unwrap()
+        };
+        let datagrams = QueueRate { bps: 80_000_000, strict: true, tcp: false };
+        place.pace(datagrams, Some(&core.plane)).unwrap();
+        let mut seen = vec![burst()];
+        for _ in 0..DRY_LOOKS {
+            place.found_empty().unwrap();
+            seen.push(burst());
+        }
+        // The same rate changes nothing, another takes it back.
+        place.pace(datagrams, Some(&core.plane)).unwrap();
+        seen.push(burst());
+        place.pace(QueueRate { bps: 40_000_000, ..datagrams }, Some(&core.plane)).unwrap();
+        seen.push(burst());
+        // A queue that holds TCP, or that only stays out of the way, keeps its burst.
+        for other in [QueueRate { tcp: true, ..datagrams }, QueueRate { strict: false, ..datagrams }] {
+            place.pace(other, Some(&core.plane)).unwrap();
+            let before = burst();
+            (0..2 * DRY_LOOKS).try_for_each(|_| place.found_empty()).unwrap();
+            assert_eq!(burst(), before, "{other:?}");
+        }
+        assert_eq!(seen, [20_000, 20_000, 20_000, 100_000, 100_000, 10_000]);
         Ok(())
     });
     outcome.unwrap();

@@ -1,18 +1,24 @@
 """Do vifs get what the policy says they must? The two scenarios of DBA-VM (Amamou et al., section III), and 16 vifs.
 
-Three tenants send 1 Gb/s each over a 1 Gb/s link: packets of 1500 bytes, then 64 bytes against 1500, of the small ones
-110,000 a second, for no CPU here sends 1 Gb/s of them. Native and tc
-(HTB at the card, as the paper's) stand beside the guard. What was delivered is read at the sinks' ports, not from the
-guard.
+Three tenants send as much as their link carries, each: packets of 1500 bytes, then 64 bytes against 1500, of the small
+ones 55,000 a second, for no CPU here sends more of them. All rates are half of the paper's, whose link carries 1 Gb/s:
+two CPUs that send, switch and receive so many packets have nothing left, and a sender that gets no CPU offers nothing
+that a guard could let pass. Native and tc (HTB at the card, as the paper's) stand beside the guard. What was delivered
+is read at the sinks' ports, not from the guard: the median of three windows.
+
+A vif misses by what it got less than it must, or more than its ceiling and the link permit. What a sender without a CPU
+leaves for a moment is lent, so another may get more than its guarantee. Packets a second are limits, so both count.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 import guards
 from disturbance import undisturbed
@@ -22,6 +28,8 @@ from partywall.sandbox.lab import Lab, lab, sender
 from partywall.study.promises.lab import Class, htb, policy
 
 LARGE, SMALL = 1514, 64
+LINK_BPS = 500e6
+WINDOWS = 3
 BITS_BAR, PACKETS_BAR = 0.01, 0.02
 Rates = dict[str, tuple[float, float]]
 
@@ -38,7 +46,7 @@ class Tenant:
 
 
 def three(size: int, limits: tuple[str, str, str] | None) -> dict[str, Tenant]:
-    promises = {"vm1": "150Mbit/s", "vm2": "700Mbit/s", "vm3": "150Mbit/s"}
+    promises = {"vm1": "75Mbit/s", "vm2": "350Mbit/s", "vm3": "75Mbit/s"}
     tenants = {}
     for at, (name, promise) in enumerate(promises.items()):
         bytes_ = LARGE if name == "vm2" else size
@@ -46,7 +54,7 @@ def three(size: int, limits: tuple[str, str, str] | None) -> dict[str, Tenant]:
         must_bps = None if limits else float(promise.removesuffix("Mbit/s")) * 1e6
         must_pps = float(limits[at].removesuffix("k/s")) * 1e3 if limits else None
         vif = {"service_class": "gold" if name == "vm2" else "silver", "send": send}
-        tenants[name] = Tenant(bytes_, 1e9 / 8 / LARGE if bytes_ == LARGE else 110e3, vif, must_bps, must_pps)
+        tenants[name] = Tenant(bytes_, LINK_BPS / 8 / LARGE if bytes_ == LARGE else 55e3, vif, must_bps, must_pps)
     return tenants
 
 
@@ -87,10 +95,14 @@ def poured(
 
 
 def delivered(made: Lab, seconds: float) -> Rates:
+    """The medians of three windows: a sender that gets no CPU for 20 ms misses 1 % of two seconds."""
     time.sleep(0.7)
-    before = made.read()
-    time.sleep(seconds)
-    return before.rates(made.read())
+    readings = [made.read()]
+    for _ in range(WINDOWS):
+        time.sleep(seconds / WINDOWS)
+        readings.append(made.read())
+    windows = [before.rates(after) for before, after in itertools.pairwise(readings)]
+    return {name: (median(w[name][0] for w in windows), median(w[name][1] for w in windows)) for name in windows[0]}
 
 
 def native(made: Lab, _tenants: Mapping[str, Tenant], _link_bps: float, seconds: float) -> Rates:
@@ -141,7 +153,10 @@ def compare(
         must = f"{tenant.must_bps / 1e6:.1f} Mb/s" if tenant.must_bps else f"{(tenant.must_pps or 0) / 1e3:.0f} kp/s"
         print(f"  {name}: must {must:>11}  " + "  ".join(cells))
     row = by_way["guard"]
-    bits = [abs(row[n][0] / t.must_bps - 1) for n, t in tenants.items() if t.must_bps]
+    vifs = policy_of(made, tenants, link_bps).vifs
+    short = [1 - row[n][0] / t.must_bps for n, t in tenants.items() if t.must_bps]
+    over = [row[n][0] / (vifs[n].send.ceiling or link_bps) - 1 for n, t in tenants.items() if t.must_bps]
+    bits = [*short, *over, sum(bps for bps, _ in row.values()) / link_bps - 1]
     packets = [abs(row[n][1] / t.must_pps - 1) for n, t in tenants.items() if t.must_pps]
     return max(bits, default=0.0), max(packets, default=0.0)
 
@@ -149,7 +164,7 @@ def compare(
 @bench(plants={"link": "the link carries a tenth less than the policy says"})
 def main(options: Options) -> Outcome:
     seconds = 4.0 if options.quick else 60.0
-    wire = {True: ("900mbit", "360mbit"), False: ("1gbit", "420mbit")}[bool(options.plant)]
+    wire = {True: ("450mbit", "180mbit"), False: ("500mbit", "210mbit")}[bool(options.plant)]
 
     def misses(title: str, tenants: dict[str, Tenant], link_bps: float, wire: str) -> tuple[float, float]:
         return undisturbed(
@@ -157,10 +172,10 @@ def main(options: Options) -> Outcome:
             lambda errors: errors[0] <= BITS_BAR and errors[1] <= PACKETS_BAR,
         )
 
-    first, _ = misses("scenario 1 (1500 bytes)", three(LARGE, None), 1e9, wire[0])
-    second = three(SMALL, ("20k/s", "60k/s", "60k/s"))
-    _, packets = misses("scenario 2 (64 bytes against 1500)", second, 1e9, wire[0])
-    mixed, _ = misses("16 vifs on 400 Mb/s", mix(400e6), 400e6, wire[1])
+    first, _ = misses("scenario 1 (1500 bytes)", three(LARGE, None), LINK_BPS, wire[0])
+    second = three(SMALL, ("10k/s", "30k/s", "30k/s"))
+    _, packets = misses("scenario 2 (64 bytes against 1500)", second, LINK_BPS, wire[0])
+    mixed, _ = misses("16 vifs on 200 Mb/s", mix(200e6), 200e6, wire[1])
     figure = f"worst miss {first:.2%} and {mixed:.2%} of bit/s (bar 1%), {packets:.2%} of packets/s (bar 2%)"
     return Outcome(figure, max(first, mixed) <= BITS_BAR and packets <= PACKETS_BAR)
 

@@ -33,11 +33,13 @@ const DETOUR: &str = "pwguard";
 const NO_DEVICE: i32 = 19;
 /// Maximum characters of a policy's name in the names of its hooks.
 const NAME_CHARS: usize = 60;
-/// Burst of a queue that holds its senders back, and of one that ran dry nevertheless.
+/// Burst of a queue that holds its senders back, and of one that is short.
 const STRICT_BURST_NS: Nanos = 2_000_000;
-const DRY_BURST_NS: Nanos = 10_000_000;
-/// So often must a queue of datagrams be found empty at one rate before it gets the larger burst.
-pub(crate) const DRY_LOOKS: u32 = 3;
+const SHORT_BURST_NS: Nanos = 10_000_000;
+/// A queue is short if no more waits than leaves within this time.
+const SHORT_NS: Nanos = 15_000_000;
+/// So many times in a row must a queue of datagrams be found short, at one rate, before it gets the larger burst.
+pub(crate) const SHORT_LOOKS: u32 = 10;
 /// A queue passes a packet of TCP whole if it leaves within this time. Above some 30 Mbit/s, none is segmented.
 const WHOLE_WITHIN_NS: Nanos = 20_000_000;
 /// The largest frame leaves within this time, also at the lowest rate.
@@ -158,9 +160,9 @@ pub(crate) struct Place {
     /// Burst of the existing queue, which segments larger packets. If the burst became smaller than a waiting packet, that packet
     /// would never leave, nor would any behind it. So below the largest packet it shrinks only while the queue is empty.
     queue_burst: u64,
-    /// How often the queue was found empty since its rate changed, if it holds datagrams back: their senders had no CPU for longer
-    /// than what waited covered, and the small burst did not keep what they were granted meanwhile.
-    dry_looks: u32,
+    /// How many times in a row the queue was found short since its rate changed, if it holds datagrams back. Sockets that are full
+    /// with so little cover no longer time without a CPU, and the small burst does not keep what is granted meanwhile.
+    short_looks: u32,
     /// When the burst shrank, and the bytes that had passed by then: a large packet may have arrived at that moment.
     shrunk: Option<(Nanos, u64)>,
     /// Largest size that the interface sends in one piece.
@@ -413,7 +415,7 @@ impl Place {
             kind: kind(queue),
             queued: taken_over.then_some(QueueRate::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
-            dry_looks: 0,
+            short_looks: 0,
             shrunk: None,
             frame: frame(&interface),
             veth: interface.peer.is_some(),
@@ -578,20 +580,23 @@ impl Place {
             QueueKind::Departures => {}
         }
         self.queued = Some(pace);
-        self.dry_looks = 0;
+        self.short_looks = 0;
         Ok(())
     }
 
-    /// Counts that the queue was found empty. Where that comes again and again it gets the larger burst, until its rate changes.
-    /// The change fills its bucket, so nothing may wait.
-    pub fn found_empty(&mut self) -> Result<(), GuardError> {
+    /// Takes note of how long the next packet waits. A queue that stays short gets the larger burst, until its rate changes. The change
+    /// lets a burst pass, but no more than waits.
+    pub fn waits(&mut self, wait: Nanos) -> Result<(), GuardError> {
         let holds_back = |pace: &QueueRate| self.kind == QueueKind::Rate && pace.strict && !pace.tcp && self.idle_rounds == 0;
         let Some(pace) = self.queued.filter(holds_back) else { return Ok(()) };
-        self.dry_looks = self.dry_looks.saturating_add(1);
-        if self.dry_looks != DRY_LOOKS {
+        if self.short_looks >= SHORT_LOOKS {
             return Ok(());
         }
-        let burst_bytes = pace.bytes_during(DRY_BURST_NS.min(self.burst_ns)).max(self.queue_burst);
+        self.short_looks = if wait <= SHORT_NS { self.short_looks + 1 } else { 0 };
+        if self.short_looks < SHORT_LOOKS {
+            return Ok(());
+        }
+        let burst_bytes = pace.bytes_during(SHORT_BURST_NS.min(self.burst_ns)).max(self.queue_burst);
         self.put_queue(&self.rated(pace, burst_bytes as u32)).map_err(GuardError::kernel(&self.shown))
     }
 

@@ -33,6 +33,9 @@ const TCP_PACKETS_AFAR: u64 = 3;
 /// Assumed packet size before any packet was seen, and for the packets/s that come with a bit/s guarantee.
 pub(crate) const PACKET_BITS: u64 = 12_000;
 
+/// A queue of datagrams in which more waits than leaves in this part of a period shows that its sender wants more than its grant.
+const FULL_PART: u64 = 16;
+
 /// Rates of one leaf in one period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
@@ -539,14 +542,19 @@ impl Rounds {
         }
         let Rates { offered_bps, offered_pps, unused_bps, unused_pps, elastic, .. } = rates;
         let granted = self.grants[at];
-        let (waited, drains_bps) = match self.demand {
+        let (waited, missed_bps, drains_bps) = match self.demand {
             GuardDemand::Waiting => {
                 let in_a_period = |count: u64| within(count, self.period_ns);
-                ([in_a_period(rates.waited_bits), in_a_period(rates.waited_packets)], self.drains_bps(at, rates.waiting_bits))
+                let waited = [in_a_period(rates.waited_bits), in_a_period(rates.waited_packets)];
+                // What a sender left unused whose queue is full again, it would have sent if it had had a CPU.
+                let is_full = self.leaves[at].queued.waits && !rates.any_tcp && in_a_period(rates.waiting_bits) > granted.bps / FULL_PART;
+                let missed = if is_full { unused_bps } else { 0 };
+                (waited, missed, self.drains_bps(at, rates.waiting_bits))
             }
-            GuardDemand::Arrived => ([0; 2], 0),
+            GuardDemand::Arrived => ([0; 2], 0, 0),
         };
-        let bits = Seen { offered: offered_bps, waited: waited[0], granted: granted.bps, unused: unused_bps, elastic };
+        let bits =
+            Seen { offered: offered_bps + missed_bps, waited: waited[0], granted: granted.bps, unused: unused_bps - missed_bps, elastic };
         let bps = self.leaves[at].wants.bps.update(bits);
         let pps = match granted.pps {
             Some(granted) => {

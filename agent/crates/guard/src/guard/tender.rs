@@ -360,10 +360,8 @@ impl Tender {
         for at in places {
             if let Some(wait) = self.vifs[at].place.wait_ns() {
                 self.vifs[at].waits.add(wait);
-                if wait == 0 {
-                    // The next check reports a queue that cannot be changed, with its error.
-                    let _ = self.vifs[at].place.found_empty();
-                }
+                // The next check reports a queue that cannot be changed, with its error.
+                let _ = self.vifs[at].place.waits(wait);
                 let hook = &self.start.hooks[at];
                 // The wait in a queue shared by flow classes says nothing about one class. Departure times already follow the account.
                 let mut kept = self.core.kept();

@@ -4,7 +4,7 @@ use partywall_wire::{GuardDemand, GuardDirection, GuardDivision, GuardFinding, G
 
 use super::start::{LEAVES_MAX, RATE_MOST, TIME_MOST};
 use super::*;
-use crate::place::{Look, QueueRate, DRY_LOOKS};
+use crate::place::{Look, QueueRate, SHORT_LOOKS};
 use crate::whereabouts::Where;
 
 /// A request with one vif, the `lo` of the thread's namespace.
@@ -231,7 +231,7 @@ fn packets_of_a_new_interface_are_not_sent_through_the_detour_of_the_old_one() {
 }
 
 #[test]
-fn a_queue_of_datagrams_that_runs_dry_gets_the_larger_burst_until_its_rate_changes() {
+fn a_queue_of_datagrams_in_which_little_waits_gets_the_larger_burst_until_its_rate_changes() {
     let Ok(namespace) = Namespace::fresh() else { return eprintln!("skipped: a new network namespace") };
     let Ok(_) = Network::of(&namespace).and_then(|network| network.add_detour("vif")) else { return eprintln!("skipped: ifb") };
     let mut start = request();
@@ -246,11 +246,12 @@ fn a_queue_of_datagrams_that_runs_dry_gets_the_larger_burst_until_its_rate_chang
         };
         let datagrams = QueueRate { bps: 80_000_000, strict: true, tcp: false };
         place.pace(datagrams, Some(&core.plane)).unwrap();
+        (1..SHORT_LOOKS).try_for_each(|_| place.waits(0)).unwrap();
+        place.waits(16_000_000).unwrap();
+        (1..SHORT_LOOKS).try_for_each(|_| place.waits(14_000_000)).unwrap();
         let mut seen = vec![burst()];
-        for _ in 0..DRY_LOOKS {
-            place.found_empty().unwrap();
-            seen.push(burst());
-        }
+        place.waits(14_000_000).unwrap();
+        seen.push(burst());
         // The same rate changes nothing, another takes it back.
         place.pace(datagrams, Some(&core.plane)).unwrap();
         seen.push(burst());
@@ -260,10 +261,10 @@ fn a_queue_of_datagrams_that_runs_dry_gets_the_larger_burst_until_its_rate_chang
         for other in [QueueRate { tcp: true, ..datagrams }, QueueRate { strict: false, ..datagrams }] {
             place.pace(other, Some(&core.plane)).unwrap();
             let before = burst();
-            (0..2 * DRY_LOOKS).try_for_each(|_| place.found_empty()).unwrap();
+            (0..2 * SHORT_LOOKS).try_for_each(|_| place.waits(0)).unwrap();
             assert_eq!(burst(), before, "{other:?}");
         }
-        assert_eq!(seen, [20_000, 20_000, 20_000, 100_000, 100_000, 10_000]);
+        assert_eq!(seen, [20_000, 100_000, 100_000, 10_000]);
         Ok(())
     });
     outcome.unwrap();

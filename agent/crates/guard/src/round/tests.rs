@@ -169,6 +169,24 @@ fn a_leaf_whose_packets_wait_is_granted_its_share_though_it_offers_nothing() {
 }
 
 #[test]
+fn a_sender_of_datagrams_that_had_no_cpu_for_a_moment_keeps_its_grant_if_its_queue_is_full_again() {
+    for (waiting_bits, keeps) in [(0, false), (400_000, true)] {
+        let small = GuardLeaf { ceiling_bps: 80_000_000, ..leaf("small", 1, 0, None, &[]) };
+        let mut rounds = Rounds::new(&start(vec![leaf("greedy", 1, 0, None, &[]), small], vec![]), GuardQueue::Tbf, 0);
+        rounds.queued(1, true);
+        let greedy = offered(2_000_000_000, 12_000);
+        let held_back = Rates { elastic: true, waiting_bits: 400_000, ..offered(80_000_000, 4800) };
+        rounds.grants = granted(&mut rounds, &[greedy, held_back]);
+        assert_eq!(rounds.grants[1].bps, 80_000_000);
+        let slow = Rates { unused_bps: 60_000_000, elastic: true, waiting_bits, ..offered(20_000_000, 4800) };
+        for _ in 0..2 {
+            rounds.grants = granted(&mut rounds, &[greedy, slow]);
+        }
+        assert_eq!(rounds.grants[1].bps == 80_000_000, keeps, "{:?}", rounds.grants[1]);
+    }
+}
+
+#[test]
 fn a_cut_grant_lets_a_queue_drain_before_a_higher_class_borrows() {
     let leaves = vec![leaf("low", 0, 0, None, &[]), leaf("high", 1, 600_000_000, None, &[])];
     let mut rounds = Rounds::new(&start(leaves, vec![]), GuardQueue::Tbf, 0);

@@ -27,8 +27,8 @@ from typing import Any
 from frame import Options, Outcome, bench
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
-from partywall.stats import compare
-from partywall.stats.between import Spread
+from partywall.run.findings.between import Spread
+from partywall.run.findings.compare import compare
 from partywall.testing.varied import VariedHost
 from twenty_demos import MORE, demos_in_parts
 
@@ -104,7 +104,7 @@ def judge(pairs: Iterator[Pair], what: str) -> Outcome:
 def plant(name: str) -> None:
     """Replaces a part of the rule."""
     # The package has a function of this name.
-    module: Any = sys.modules["partywall.stats.compare"]
+    module: Any = sys.modules["partywall.run.findings.compare"]
 
     def known(figures: Mapping[Any, Any], _independent: int) -> dict[Any, Spread]:
         return {key: Spread(0.0, 1e6, 1) for key in figures} if name == "old" else {}

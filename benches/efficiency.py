@@ -44,11 +44,11 @@ from partywall.pace import rhythm
 from partywall.plan import lay_out
 from partywall.run import stages
 from partywall.run.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
+from partywall.run.findings.series import Measured, Series
 from partywall.run.recorder import Recorder
 from partywall.run.stage import Stage, staged
 from partywall.sandbox import reap, reaper
 from partywall.session import Session
-from partywall.stats.series import Measured, Series
 from partywall.store import RunDirectory
 
 

@@ -78,8 +78,8 @@ def wrong(factor: float) -> Iterator[None]:
 @contextlib.contextmanager
 def by_ratio() -> Iterator[None]:
     """Limits are judged by the rate over that of the baseline, whoever slowed it down."""
-    rate_alone = mock.patch("partywall.stats.limits._cpu_time", return_value=None)
-    with rate_alone, mock.patch("partywall.stats.verdicts.DISTURBED", frozenset()):
+    rate_alone = mock.patch("partywall.run.findings.limits._cpu_time", return_value=None)
+    with rate_alone, mock.patch("partywall.run.findings.verdicts.DISTURBED", frozenset()):
         yield
 
 

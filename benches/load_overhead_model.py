@@ -28,9 +28,9 @@ from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, load, nginx
 from partywall.load import plan
 from partywall.load.compiling import program
+from partywall.load.overhead import Pair, coverage, held_out, mean_errors
 from partywall.load.prepared import Setup
 from partywall.load.second import Timing
-from partywall.stats.overhead import Pair, coverage, held_out, mean_errors
 
 LEVELS_QUICK = (20, 80, 140, 200, 260)
 LEVELS = tuple(range(20, 261, 20))

@@ -23,10 +23,10 @@ import moves
 from frame import Options, Outcome, bench, in_parts
 from migrate_predict import writer
 from partywall.events import silent
+from partywall.migrate.findings import cost
 from partywall.migrate.seen import Seen
 from partywall.migrate.series import Series
 from partywall.model.migration import Advice, Method, MigrationEvidence, MigrationPlan
-from partywall.stats import migration
 
 WRITERS = {"slow": ((2, 16), (8, 32)), "fast": ((16, 64), (24, 128), (32, 32))}
 GOALS_MS = (150, None, 1500)
@@ -96,7 +96,7 @@ def advised(series: Series) -> Sequence[Advice]:
     evidence = MigrationEvidence(
         name="bench", plan=series.plan, host={}, about={}, moves=(), surveys=tuple(surveys), calibration=calibration
     )
-    return migration.findings(evidence, lambda name, number: seen[number].tables[name]).advice
+    return cost.findings(evidence, lambda name, number: seen[number].tables[name]).advice
 
 
 def stopped(advice: Advice) -> Advice:
@@ -117,7 +117,7 @@ def tried(series: Series, plan: MigrationPlan, advice: Advice) -> tuple[str, str
     taken: dict[str, list[Taken]] = {name: [] for name in methods}
 
     def keep(seen: Seen) -> None:
-        values = migration.move_finding(seen.move, seen.tables).values
+        values = cost.move_finding(seen.move, seen.tables).values
         ended = seen.move.outcome == "completed"
         times = [values.get(name, math.inf) if ended else math.inf for name in ("longest_s", "total_s")]
         taken[seen.move.method].append(Taken(*times))

@@ -48,12 +48,12 @@ from partywall.events import silent
 from partywall.host import Host
 from partywall.host.settings import idle
 from partywall.migrate import qmp
+from partywall.migrate.findings.cost import move_finding
 from partywall.migrate.network import GUEST
 from partywall.migrate.pings import Pings
 from partywall.migrate.series import PEER_PORT, Series
 from partywall.model.migration import MoveFinding
 from partywall.sandbox.lab import ip
-from partywall.stats.migration import move_finding
 
 STOPS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 RATE = 500

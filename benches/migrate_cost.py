@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 import moves
 from frame import Options, Outcome, bench, in_parts
 from partywall.clock import Monotonic
+from partywall.core.stats import rounds
 from partywall.core.stats.estimate import Estimate
 from partywall.migrate.move import Moved, Mover
 from partywall.migrate.network import GUEST
 from partywall.migrate.pings import Pings
 from partywall.migrate.series import PEER_PORT, Series
 from partywall.model.migration import Activity, Method
-from partywall.stats import rounds
 
 RATE = 1000.0
 ROUNDS, FEWEST, MS = 5, 3, 1_000_000

@@ -19,9 +19,9 @@ from partywall.agent.catalogue import shipped
 from partywall.core.here import this_host
 from partywall.events import silent
 from partywall.migrate import plan as plans
+from partywall.migrate.findings.cost import findings
 from partywall.migrate.seen import Seen
 from partywall.model.migration import MigrationPlan
-from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 
 GUESTPERF_S = 30.0

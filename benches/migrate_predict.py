@@ -27,10 +27,10 @@ import moves
 from frame import Options, Outcome, bench, in_parts
 from partywall.events import silent
 from partywall.migrate import network as networks
+from partywall.migrate.findings import cost
 from partywall.migrate.series import Series
 from partywall.model.migration import MigrationEvidence, MigrationPlan, MoveFinding, Prediction, Survey
 from partywall.sandbox.lab import tc
-from partywall.stats import migration
 
 MIB = 1 << 20
 Writer = tuple[int, int, int]
@@ -85,10 +85,10 @@ def moved(
         surveys = [series.survey(workload, silent) for workload in plan.workloads]
         calibration: list[MoveFinding] = []
         findings: list[MoveFinding] = []
-        series.calibrate(silent, lambda seen: calibration.append(migration.move_finding(seen.move, seen.tables)))
+        series.calibrate(silent, lambda seen: calibration.append(cost.move_finding(seen.move, seen.tables)))
         if options.plant:
             slow_down(series)
-        series.carry_out(silent, lambda seen: findings.append(migration.move_finding(seen.move, seen.tables)))
+        series.carry_out(silent, lambda seen: findings.append(cost.move_finding(seen.move, seen.tables)))
     left_out: Any = {"timeline": True, "users_timeline": True, "move": {"progress", "passes"}}
     return {
         "plan": plan.model_dump(mode="json"),
@@ -104,7 +104,7 @@ def beside(part: Mapping[str, Any]) -> list[tuple[Prediction, MoveFinding]]:
     surveys = tuple(Survey.model_validate(each) for each in part["surveys"])
     evidence = MigrationEvidence(name="bench", plan=plan, host={}, about={}, moves=(), surveys=surveys)
     calibration = [MoveFinding.model_validate(each) for each in part["calibration"]]
-    predicted = migration.predictions(plan, migration.basis(evidence, calibration))
+    predicted = cost.predictions(plan, cost.basis(evidence, calibration))
     findings = [MoveFinding.model_validate(each) for each in part["moves"]]
     return [(predicted[each.move.cell], each) for each in findings]
 

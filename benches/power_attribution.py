@@ -21,12 +21,12 @@ import numpy as np
 import powers
 from frame import Options, Outcome, bench
 from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.rounds import student
 from partywall.model.power import Activity, Attribution, Slot
 from partywall.power import ladder
+from partywall.power.findings import fitting, sharing
+from partywall.power.findings.meter import timing
 from partywall.power.machine import Display
-from partywall.stats import power_fit, power_shares
-from partywall.stats.power_meter import timing
-from partywall.stats.rounds import student
 
 TENANTS = {
     "api": ("integer", 0.35),
@@ -51,13 +51,13 @@ def main(options: Options) -> Outcome:
         trace = rig.trace(ladder.switching(tenants, blocks, seed=2), slot_s)
     delays = timing([*levels.readings, *trace.readings], [*levels.activity, *trace.activity])
     print(f"refresh {delays.refresh_ms}, lag {delays.lag_ms}")
-    samples = power_fit.observations(levels.slots, levels.readings, levels.activity, delays)
+    samples = fitting.observations(levels.slots, levels.readings, levels.activity, delays)
     # The tenants' machine has more cores than this host.
-    model = power_fit.fit(powers.FACTS, samples, "bench").model
+    model = fitting.fit(powers.FACTS, samples, "bench").model
     print("levels:", ", ".join(f"{each.slot.level} {each.busy:.2f}" for each in samples[:9]))
     print("model:", ", ".join(f"{watts:.1f} W with {core:g}" for core, watts in model.points))
-    observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
-    switched = power_shares.judged(observed, list(TENANTS))
+    observed = fitting.observations(trace.slots, trace.readings, trace.activity, delays)
+    switched = sharing.judged(observed, list(TENANTS))
     together = [each for each in observed if len(each.slot.on) == len(TENANTS)]
     activity = swapped(trace.activity) if options.plant == "swap" else trace.activity
     total = student([each.watts for each in together])
@@ -90,8 +90,8 @@ def swapped(activity: Sequence[Activity]) -> list[Activity]:
 
 
 def attributed(activity: Sequence[Activity], slots: Sequence[Slot], model, total: Estimate) -> Attribution:  # noqa: ANN001
-    used = power_shares.usage(activity)
-    return power_shares.attribution(model, used.during(power_shares.within(activity, slots)), total)
+    used = sharing.usage(activity)
+    return sharing.attribution(model, used.during(sharing.within(activity, slots)), total)
 
 
 def judge(shares: Attribution, switched: dict[str, Estimate], options: argparse.Namespace) -> Outcome:

@@ -29,12 +29,12 @@ from partywall.host.label import Label
 from partywall.model.power import Activity, MeterFault, Reading, Slot, Timing
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
+from partywall.power.findings.meter import timing
+from partywall.power.findings.node import gaps, mean_watts
 from partywall.power.machine import Display, Feed, Machine
 from partywall.power.meters import Meter, make
 from partywall.power.sampling import Sampler, Take
 from partywall.sandbox import reaper
-from partywall.stats.power import gaps, mean_watts
-from partywall.stats.power_meter import timing
 from partywall.testing import power
 from partywall.testing.power import SERVERS, EnergyTree, Server
 

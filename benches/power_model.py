@@ -24,9 +24,9 @@ import powers
 from frame import Options, Outcome, bench
 from partywall.model.power import Reading, Timing
 from partywall.power import ladder
+from partywall.power.findings import fitting
+from partywall.power.findings.meter import timing
 from partywall.power.machine import Display, Machine
-from partywall.stats import power_fit
-from partywall.stats.power_meter import timing
 
 DISPLAY = Display(lag_s=0.5, refresh_s=0.25, noise=0.5, step=0.5)
 CORES = (0, 1, 2, 3)
@@ -93,8 +93,8 @@ def main(options: Options) -> Outcome:
     delays = timing(trace.readings, trace.activity)
     if options.plant == "lag":
         delays = Timing(refresh_ms=delays.refresh_ms, lag_ms=delays.lag_ms.scaled(0.0) if delays.lag_ms else None)
-    observed = power_fit.observations(trace.slots, trace.readings, trace.activity, delays)
-    fit = power_fit.fit(powers.FACTS, observed, "bench")
+    observed = fitting.observations(trace.slots, trace.readings, trace.activity, delays)
+    fit = fitting.fit(powers.FACTS, observed, "bench")
     for rung in fit.rungs:
         print(
             f"{rung.level:>10}: {rung.busy:.2f} busy cores, {rung.mean_watts:6.2f} W, predicted without it "
@@ -120,8 +120,8 @@ def of_another_form(trace: powers.Trace, machine: Bent) -> str:
     """The errors of a model whose form is not that of the machine, in words."""
     readings = trace.others["bent"]
     delays = timing(readings, trace.activity)
-    observed = power_fit.observations(trace.slots, readings, trace.activity, delays)
-    fit = power_fit.fit(powers.FACTS, observed, "bent")
+    observed = fitting.observations(trace.slots, readings, trace.activity, delays)
+    fit = fitting.fit(powers.FACTS, observed, "bent")
     estimates = [(fit.model.estimate(core), machine.lasting(core)) for core, _ in powers.PROFILE.points]
     worst = max(abs(estimate.value / true - 1) for estimate, true in estimates)
     held = sum(estimate.low <= true <= estimate.high for estimate, true in estimates)

@@ -2,9 +2,9 @@
 
 SPEC publishes metered watts of servers at 0 to 100 % of their load in steps of a tenth (SPECpower_ssj2008; the result
 of each is named in specpower.csv). For each machine, every level between idle and full load is predicted by a model
-fitted to the others: `stats.power_fit`, with idle power and an increment for each further busy core. The load spreads
-over all cores, so at a load u each core is busy for a share u of the time. A straight line from idle to full load,
-which is what most simulations assume, predicts the same levels.
+fitted to the others (`power.findings.fitting`), with idle power and an increment for each further busy core. The load
+spreads over all cores, so at a load u each core is busy for a share u of the time. A straight line from idle to full
+load, which is what most simulations assume, predicts the same levels.
 
 Bar: mean error of left-out levels at most 5 % on every machine, and less than the line's on each.
 """
@@ -23,7 +23,7 @@ from scipy.stats import binom
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from frame import Options, Outcome, bench
-from partywall.stats.power_fit import fitted
+from partywall.power.findings.fitting import fitted
 
 TABLE = Path(__file__).with_name("specpower.csv")
 LOADS = np.arange(11) / 10

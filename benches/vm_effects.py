@@ -27,7 +27,7 @@ from guests import lacking
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Cell
-from partywall.stats.series import Measured, Series
+from partywall.run.findings.series import Measured, Series
 
 GUEST = {"backend": "qemu"}
 FILE = {"file_bytes": 64 << 20}

@@ -35,12 +35,12 @@ from disturbance import undisturbed
 from frame import Options, Outcome, bench
 from guests import client, lacking
 from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.rounds import student
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
 from partywall.host.settings import idle
 from partywall.model.evidence import Evidence
 from partywall.sandbox import Sandbox, Settings, cgroups, make, reaper
-from partywall.stats.rounds import student
 
 LIMITS = (0.1, 0.25, 0.5, 0.75)
 QUICK_LIMITS = (0.1, 0.5)

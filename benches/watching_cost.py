@@ -19,9 +19,9 @@ import numpy as np
 
 from common import cpu_ns, work
 from frame import NotMeasured, Options, Outcome, bench
+from partywall.core.stats.interval import ratio_of_means
 from partywall.host.label import Label
 from partywall.sandbox import Sandbox, Settings, make
-from partywall.stats.interval import ratio_of_means
 
 SLICE_NS = 2_000_000
 FINER = 20

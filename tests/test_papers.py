@@ -22,7 +22,7 @@ from partywall.model.agreement import Likeness, judge
 from partywall.model.paper import Beside, Measured, Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers
-from partywall.stats import rounds
+from partywall.study import pairing
 from partywall.testing import fake_host
 
 ROWS = {rows.letter: rows for rows in table.every()}
@@ -262,7 +262,7 @@ def test_a_verdict_can_be_computed_again_from_what_is_stored():
         Place(*NORMAL): {n: 100.0 * (1 + n) for n in range(6)},
         Place(*BESIDE): {n: 120.37 * (1 + n) for n in range(6)},
     }
-    beside = rounds.beside(paper, paper.table("fig 6 (bandwidth)"), values)
+    beside = pairing.beside(paper, paper.table("fig 6 (bandwidth)"), values)
     stored = stored_of(beside)
     again = table.Shown.model_validate_json(stored.model_dump_json(exclude_defaults=True))
     assert judge(beside).likeness is judge(again.beside(paper)).likeness is Likeness.SAME_ORDER

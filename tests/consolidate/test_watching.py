@@ -4,6 +4,7 @@ import pytest
 
 from partywall.consolidate import connect, load
 from partywall.consolidate.apply import Applying, StoppedError, Timing
+from partywall.consolidate.findings import energy_j, findings
 from partywall.consolidate.practice import PracticeCluster
 from partywall.consolidate.seams import Observed
 from partywall.consolidate.seeing import Seeing
@@ -18,7 +19,6 @@ from partywall.model.consolidation import Acted, Seen, Solver
 from partywall.placement import plan
 from partywall.power.meters import make
 from partywall.report.consolidation_view import solver_text
-from partywall.stats.consolidation import energy_j, findings
 from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing.power import Rapl
 

@@ -18,6 +18,7 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load import monitors, tomcat
+from partywall.load.overhead import response
 from partywall.load.prepared import Monitor
 from partywall.model.agreement import Agreement, Likeness, judge
 from partywall.model.paper import Place
@@ -26,7 +27,6 @@ from partywall.report import paper as report
 from partywall.report import study_page
 from partywall.sandbox import Spent, reaper
 from partywall.scenario import papers
-from partywall.stats.overhead import response
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells as studies
 from partywall.study.generation.model import COUNTERS, METRICS, Cell, Observed, SetupItem

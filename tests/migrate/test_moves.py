@@ -18,9 +18,9 @@ from partywall.core.here import this_host
 from partywall.events import silent
 from partywall.host import Host
 from partywall.migrate import plan as plans
+from partywall.migrate.findings.cost import move_finding
 from partywall.migrate.series import Series
 from partywall.sandbox import lab, networks, qemu
-from partywall.stats.migration import move_finding
 from tests import root_image
 from tests.measured import measured
 

@@ -14,10 +14,10 @@ from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.migrate import plan as plans
 from partywall.migrate import resident, watching
 from partywall.migrate.end import Memory
+from partywall.migrate.findings import cost, own, prediction
+from partywall.migrate.findings.prediction import Curve, Facts
 from partywall.model.migration import Method, Move, MoveFinding, Progress, Survey
 from partywall.report.migration_view import show
-from partywall.stats import migration, migration_own, prediction
-from partywall.stats.prediction import Curve, Facts
 from partywall.store.migration import CALIBRATION, MigrationDirectory
 
 MIB, MS = 1 << 20, 1_000_000
@@ -188,7 +188,7 @@ def test_a_sampled_curve_varies_as_its_samples_do_and_never_falls():
 
 
 def test_a_content_that_is_known_between_two_makes_intervals_wider():
-    fixed = migration_own.assumed(50e6, SIZE)
+    fixed = own.assumed(50e6, SIZE)
     curve = Curve((1.0,), np.zeros((1, 1)))
     exact, wide = (
         prediction.predict(Facts(SIZE, 100 * MIB, math.inf, curve=curve, content_least=least), fixed, Method(), 60)
@@ -206,16 +206,16 @@ def test_limits_that_a_hypervisor_has_count_where_a_method_sets_none():
 
 
 def test_costs_are_those_of_earlier_moves_and_assumed_where_these_do_not_tell():
-    assert migration_own.fixed_costs([], None, SIZE) is None
-    told = migration_own.fixed_costs([], 50e6, SIZE)
+    assert own.fixed_costs([], None, SIZE) is None
+    told = own.fixed_costs([], 50e6, SIZE)
     assert 0.75 * 50e6 < min(told.rates) < max(told.rates) < 50e6
     seen = [MoveFinding(move=moved(), values={"total_s": 2.2})]
-    (one,) = (migration_own.fixed_costs(seen, 999e6, SIZE),)
+    (one,) = (own.fixed_costs(seen, 999e6, SIZE),)
     assert one.rates[1] == pytest.approx(45 * MIB, rel=0.02), "what was seen counts more than what is stated"
     assert len(one.rates) == 3, "one move does not tell how much costs vary"
     assert one.waited_s == told.waited_s, "nobody watched its clients"
     with_clients = [MoveFinding(move=moved(), values={"clients_s": 0.1, "start_s": 0.05})] * 3
-    three = migration_own.fixed_costs(with_clients, None, SIZE)
+    three = own.fixed_costs(with_clients, None, SIZE)
     assert three.waited_s == pytest.approx([0.04] * 3)
 
 
@@ -319,11 +319,11 @@ def test_a_move_that_its_own_limit_held_back_does_not_tell_what_the_link_carries
 
 def test_a_guest_that_changes_too_much_is_said_to_be_cancelled():
     survey = looked_at(((1, 80), (2, 80), (4, 60)), content=240 * MIB)
-    facts = Facts(SIZE, survey.content, math.inf, curve=migration._curve(survey))
-    forecast = prediction.predict(facts, migration_own.assumed(50e6, SIZE), Method(), 20)
-    assert "not expected to end within 20 s" in migration.in_words(forecast, 20_000 * MS)
-    calm = prediction.predict(Facts(SIZE, 60 * MIB, math.inf), migration_own.assumed(50e6, SIZE), Method(), 60)
-    assert "the guest is away for" in migration.in_words(calm, 60_000 * MS)
+    facts = Facts(SIZE, survey.content, math.inf, curve=cost._curve(survey))
+    forecast = prediction.predict(facts, own.assumed(50e6, SIZE), Method(), 20)
+    assert "not expected to end within 20 s" in cost.in_words(forecast, 20_000 * MS)
+    calm = prediction.predict(Facts(SIZE, 60 * MIB, math.inf), own.assumed(50e6, SIZE), Method(), 60)
+    assert "the guest is away for" in cost.in_words(calm, 60_000 * MS)
 
 
 def test_a_job_for_advice_needs_no_calibration(tmp_path):

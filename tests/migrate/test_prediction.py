@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from partywall.migrate.findings import cost, prediction
+from partywall.migrate.findings.prediction import Curve, Facts, Fixed
+from partywall.migrate.findings.response import Service, p99_during, quantiles, until_answered
 from partywall.model.migration import Method, Move, MoveFinding, Progress, Survey
-from partywall.stats import migration, prediction
-from partywall.stats.migration_response import Service, p99_during, quantiles, until_answered
-from partywall.stats.prediction import Curve, Facts, Fixed
 
 MIB = 1 << 20
 EARLIER_WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)
@@ -141,12 +141,12 @@ def test_a_host_that_is_late_for_the_shortest_window_is_predicted_by_the_others(
     changed = [[None, 2.0 * MIB, None, 4.0 * MIB], [None, 2.0 * MIB, 3.0 * MIB, None]]
     windows_ns = tuple(round(window * 1e9) for window in WINDOWS[:4])
     seen = Survey(workload="late", memory=256 * MIB, content=MIB, windows_ns=windows_ns, changed=changed)
-    curve = migration._curve(seen)
+    curve = cost._curve(seen)
     assert curve.windows_s == (0.05, 0.1, 0.2)
     assert curve.rate == pytest.approx(40 * MIB)
     # Two of a hundred samples in time say nothing of that window.
     rows = [(5.0 * MIB if place < 2 else None, 2.0 * MIB, 3.0 * MIB, 4.0 * MIB) for place in range(100)]
-    assert migration._curve(seen.model_copy(update={"changed": tuple(rows)})).windows_s == (0.05, 0.1, 0.2)
+    assert cost._curve(seen.model_copy(update={"changed": tuple(rows)})).windows_s == (0.05, 0.1, 0.2)
 
 
 def test_rates_seen_while_zero_pages_pass_or_shortly_after_do_not_count():

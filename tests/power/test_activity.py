@@ -11,9 +11,9 @@ import pytest
 from partywall.host import Host
 from partywall.model.power import Activity, PowerEvidence
 from partywall.power.activity import HostCpus, Process, consumer, stat_s
-from partywall.stats import power_shares
-from partywall.stats.power import core_time, findings
-from partywall.stats.power_meter import Load, cpu_rows
+from partywall.power.findings import sharing
+from partywall.power.findings.meter import Load, cpu_rows
+from partywall.power.findings.node import core_time, findings
 
 SECOND = 10**9
 OWN = Path(f"/proc/{os.getpid()}")
@@ -122,7 +122,7 @@ def test_a_cpu_that_appears_was_not_busy_before_and_is_noted():
     assert np.diff(cpu_rows(activity), axis=0).tolist() == [[0.5, 0.0], [0.5, 0.0], [0.5, 0.25]]
     assert sum(core_time(activity).states.values()) == pytest.approx(3.0)
     assert Load.of(activity).integrals.shape == (4, 2)
-    used = power_shares.usage(activity)
+    used = sharing.usage(activity)
     assert used.cpus == 2
     assert used.cpu_s == pytest.approx([1.75])
     found = findings(

@@ -23,11 +23,11 @@ from partywall.model.power import (
 )
 from partywall.power import ladder, profiles
 from partywall.power.capability import Powers
+from partywall.power.findings import fitting, sharing
+from partywall.power.findings.fitting import Observation
+from partywall.power.findings.meter import timing, updates
+from partywall.power.findings.node import core_time, findings, gaps, mean_watts
 from partywall.power.job import AttributeJob
-from partywall.stats import power_fit, power_shares
-from partywall.stats.power import core_time, findings, gaps, mean_watts
-from partywall.stats.power_fit import Observation
-from partywall.stats.power_meter import timing, updates
 from partywall.testing.hosts import fake_host
 from partywall.testing.power import Rapl
 
@@ -175,7 +175,7 @@ def made_up(points, *, noise=0.0, blocks=3, cpus=2, seed=1):
 
 @pytest.mark.parametrize("points", [(50, 72, 90), (50, 70, 90), (90, 130, 140)])
 def test_a_ladder_gives_back_the_machine(points):
-    fit = power_fit.fit(FACTS, made_up(points, noise=0.2, blocks=5), "x")
+    fit = fitting.fit(FACTS, made_up(points, noise=0.2, blocks=5), "x")
     assert [watts for _, watts in fit.model.points] == pytest.approx(points, abs=0.5)
     assert fit.left_out_error < 0.01
     assert fit.model.origin == "simulated"
@@ -191,16 +191,16 @@ def test_a_warm_machine_does_not_look_like_one_that_takes_more_when_idle():
         held.append(Observation(slot, each.watts + leaked, each.features))
         leaked = leakage * (base - 50) + (leaked - leakage * (base - 50)) * kept
     lasting = points + leakage * (points - 50)
-    model = power_fit.fit(FACTS, held, "x").model
+    model = fitting.fit(FACTS, held, "x").model
     assert [watts for _, watts in model.points] == pytest.approx(lasting, abs=0.25)
     estimates = [model.estimate(core) for core in range(3)]
     assert sum(each.low <= watts <= each.high for each, watts in zip(estimates, lasting, strict=True)) >= 2
-    without_heat = power_fit.fitted(*_matrices(held))
+    without_heat = fitting.fitted(*_matrices(held))
     assert without_heat[0] - 50 > 0.4
 
 
 def test_increments_never_grow_from_core_to_core():
-    points = power_fit.fitted(*_matrices(made_up((50, 60, 90))))
+    points = fitting.fitted(*_matrices(made_up((50, 60, 90))))
     assert np.diff(points)[1] <= np.diff(points)[0] + 1e-9
 
 
@@ -210,7 +210,7 @@ def test_a_level_that_does_not_fit_the_others_has_a_large_error():
         Observation(each.slot, each.watts + (30 if each.slot.level == "1 × 50%" else 0), each.features)
         for each in found
     ]
-    rung = next(rung for rung in power_fit.fit(FACTS, broken, "x").rungs if rung.level == "1 × 50%")
+    rung = next(rung for rung in fitting.fit(FACTS, broken, "x").rungs if rung.level == "1 × 50%")
     assert rung.error < -0.2
 
 
@@ -220,7 +220,7 @@ def _matrices(found):
 
 def usage_of(*busy, cpus=4, rows=5):
     names = tuple(f"c{number}" for number in range(len(busy)))
-    return power_shares.Usage(names, np.tile(np.array(busy), (rows, 1)), np.ones(rows), cpus)
+    return sharing.Usage(names, np.tile(np.array(busy), (rows, 1)), np.ones(rows), cpus)
 
 
 def by_orders(busy, model, cpus):
@@ -243,7 +243,7 @@ def by_orders(busy, model, cpus):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 1.8), min_size=1, max_size=5))
 def test_shares_are_the_mean_over_all_orders(busy):
-    found = power_shares.weights(usage_of(*busy)) @ PAPER.levels(4)
+    found = sharing.weights(usage_of(*busy)) @ PAPER.levels(4)
     assert found == pytest.approx(by_orders(busy, PAPER, 4), abs=1e-6)
 
 
@@ -251,7 +251,7 @@ def test_shares_are_the_mean_over_all_orders(busy):
 @given(st.lists(st.floats(0, 2.5), min_size=1, max_size=5), st.floats(60, 200))
 def test_shares_and_idle_power_add_up_to_the_total(busy, watts):
     total = Estimate(value=watts, low=watts - 1, high=watts + 1, n=10, method="meter")
-    found = power_shares.attribution(PAPER, usage_of(*busy), total)
+    found = sharing.attribution(PAPER, usage_of(*busy), total)
     for rule in ("by_use", "evenly"):
         shares = sum(getattr(share, rule).value for share in found.shares)
         assert shares == pytest.approx(watts, rel=1e-6)
@@ -259,7 +259,7 @@ def test_shares_and_idle_power_add_up_to_the_total(busy, watts):
 
 
 def test_equal_consumers_get_equal_watts_and_idle_ones_none():
-    found = power_shares.attribution(PAPER, usage_of(0.5, 0.5, 0.0), None)
+    found = sharing.attribution(PAPER, usage_of(0.5, 0.5, 0.0), None)
     first, second, third = (share.active.value for share in found.shares)
     assert first == pytest.approx(second)
     assert third == pytest.approx(0.0, abs=1e-9)
@@ -270,8 +270,8 @@ def test_the_rest_of_the_host_is_a_consumer():
     activity = [
         Activity(time_ns=n * SECOND, cpus_s=(0.5 * n, 0.25 * n), consumers_s={"web": 0.4 * n}) for n in range(4)
     ]
-    used = power_shares.usage(activity)
-    assert used.names == ("web", power_shares.REST)
+    used = sharing.usage(activity)
+    assert used.names == ("web", sharing.REST)
     assert used.cpu_s == pytest.approx([1.2, 1.05])
 
 
@@ -281,7 +281,7 @@ def test_what_was_switched_is_judged_within_blocks():
         for on, watts in (((), 50.0), (("a",), 60.0 + block), (("a", "b"), 65.0 + block)):
             slot = Slot(block=block, begin_ns=0, end_ns=1, on=on)
             found.append(Observation(slot, watts, np.zeros(1)))
-    judged = power_shares.judged(found, ["a", "b"])
+    judged = sharing.judged(found, ["a", "b"])
     assert judged["a"].value == pytest.approx(11.0)
     assert judged["b"].value == pytest.approx(5.0)
 
@@ -390,7 +390,7 @@ def test_a_meter_of_a_component_gives_no_total_for_a_model_of_the_machine():
 
 
 def test_a_model_keeps_what_its_meter_covers():
-    model = power_fit.fit(RAPL, made_up((50, 72, 90)), "x").model
+    model = fitting.fit(RAPL, made_up((50, 72, 90)), "x").model
     assert (model.covers, model.is_whole) == (RAPL.covers, False)
     assert model.fits(RAPL)
     assert not model.fits(MeterFacts(meter="redfish"))

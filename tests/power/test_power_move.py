@@ -4,7 +4,7 @@ import pytest
 
 from partywall.model.migration import Move, MoveFinding, Responses
 from partywall.power import profiles
-from partywall.stats.power_move import energy
+from partywall.power.findings.moving import energy
 
 PAPER = profiles.PROFILES["cervera-dl120-g6"]
 SECOND = 10**9

@@ -15,8 +15,8 @@ from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Finding
 from partywall.model.observation import Observation, by_trial
 from partywall.model.plan import Plan, Treatment, Trial
 from partywall.model.scenario import Aggressor, Goal, Scenario, Victim
+from partywall.run.findings.states import judged
 from partywall.sandbox.document import Limits, Sandbox
-from partywall.stats.states import judged
 
 MS = 1_000_000
 SLOT, GUARD, SLICE = 100 * MS, 10 * MS, 10 * MS

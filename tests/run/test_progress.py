@@ -15,9 +15,8 @@ from partywall.model.observation import Observation, Observations
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
-from partywall.run import Decisions
-from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Progress, Turns, _attempt, progress_of
-from partywall.stats import FIRST_LOOK
+from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Decisions, Progress, Turns, _attempt, progress_of
+from partywall.run.findings.analysis import FIRST_LOOK
 from partywall.store import Blocks
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}

@@ -18,10 +18,10 @@ from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.report.host import own_files
+from partywall.run.findings.sameness import workloads_differ
 from partywall.run.plan import files, room
 from partywall.run.plan.checks import check_host
 from partywall.run.plan.requirements import commands
-from partywall.stats import workloads_differ
 from partywall.store import RunDirectory
 from partywall.store import evidence as read_evidence
 from partywall.testing.hosts import fake_host

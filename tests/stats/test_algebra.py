@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from partywall.stats import interval
-from partywall.stats.algebra import one_thread
+from partywall.core.stats import interval
+from partywall.core.stats.algebra import one_thread
 
 
 def threads() -> set[int]:

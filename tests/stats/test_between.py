@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from partywall.core.stats.estimate import Outcome
+from partywall.core.stats.quantile import holm
 from partywall.model.comparison import Change
-from partywall.stats.between import FEWEST_FREE, Logged, spreads
-from partywall.stats.compare import compare, ratio_of
-from partywall.stats.quantile import holm
+from partywall.run.findings.between import FEWEST_FREE, Logged, spreads
+from partywall.run.findings.compare import compare, ratio_of
 from partywall.testing.varied import VariedHost, as_recorded
 
 PAIRS = 60

@@ -8,8 +8,8 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.model.comparison import Change
 from partywall.model.finding import Effect
 from partywall.model.scenario import Aggressor
-from partywall.stats import analyse, compare
-from partywall.stats.compare import UNKNOWN_SPREAD, compare_runs, ratio_of
+from partywall.run.findings.analysis import analyse
+from partywall.run.findings.compare import UNKNOWN_SPREAD, compare, compare_runs, ratio_of
 from tests.stats.builders import Host, evidence, plan, treatment, trial, with_latency
 
 SINGLE = trial(treatment("memory-copy"))

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
+from partywall.consolidate.findings import findings
 from partywall.core.stats.estimate import Outcome
 from partywall.model.consolidation import ConsolidationEvidence, PolicyResult, Simulation
 from partywall.report.consolidation_view import show
-from partywall.stats.consolidation import findings
 from tests.placement.clusters import cluster
 
 

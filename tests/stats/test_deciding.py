@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from partywall.core.stats.estimate import Estimate
-from partywall.stats import DECIDING, FEWEST_WORTH, checkpoints, enough, is_decided
-from partywall.stats.interval import blocks_worth, error_of_mean
-from partywall.stats.states import bound_of
+from partywall.core.stats.interval import blocks_worth, error_of_mean
+from partywall.run.findings.analysis import FEWEST_WORTH, checkpoints, enough, is_decided
+from partywall.run.findings.series import DECIDING
+from partywall.run.findings.states import bound_of
 from tests.stats.builders import Host, treatment, trial
 
 SERIES, BLOCKS = 300, 160

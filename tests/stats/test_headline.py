@@ -9,12 +9,12 @@ from partywall.core.report.wording import LINES
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Band, Cell, CpuTime
 from partywall.model.scenario import Aggressor, Goal, Load, Victim
+from partywall.run.findings.analysis import analyse
+from partywall.run.findings.headline import headline as line_of
+from partywall.run.findings.headline import percent
+from partywall.run.findings.states import judged
+from partywall.run.findings.verdicts import verdicts_of
 from partywall.sandbox.document import Sandbox
-from partywall.stats import analyse
-from partywall.stats.headline import headline as line_of
-from partywall.stats.headline import percent
-from partywall.stats.states import judged
-from partywall.stats.verdicts import verdicts_of
 from tests.stats.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")

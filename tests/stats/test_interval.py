@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft, linalg
 
-from partywall.stats.interval import (
+from partywall.core.stats.interval import (
     _PERSISTENCE,
     _WHITE_SHARE,
     FEWEST,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from partywall.core.stats.histogram import Histogram, bucket_bounds, bucket_of
 from partywall.model.observation import Observation, Observations
-from partywall.stats.latency import latencies
+from partywall.run.findings.latency import latencies
 
 
 def observed(block, treatment, values):
@@ -80,7 +80,7 @@ def test_the_interval_of_the_median_covers_despite_correlated_blocks():
 def test_of_very_many_blocks_adjacent_ones_are_taken_together(monkeypatch):
     pairs = made(120, 200, 1.2)
     alone = latencies(*pairs).impacts
-    monkeypatch.setattr("partywall.stats.latency.MOST", 50)
+    monkeypatch.setattr("partywall.run.findings.latency.MOST", 50)
     together = latencies(*pairs).impacts
     assert alone.keys() == together.keys()
     for name, result in together.items():

@@ -8,9 +8,9 @@ import pytest
 
 from partywall.core.stats.estimate import Outcome
 from partywall.model.scenario import Goal, Victim
+from partywall.run.findings.analysis import analyse
+from partywall.run.findings.limits import PERIODS, USED_UP
 from partywall.sandbox.document import Limits, Sandbox
-from partywall.stats import analyse
-from partywall.stats.limits import PERIODS, USED_UP
 from tests.stats.builders import Host, evidence, limit, plan, treatment, trial
 
 GOAL = Goal(victim="mine", efficiency=(0.95, 1.05))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.stats.overhead import HeldOut, Pair, coverage, demand, fit, held_out, mean_errors, response
-from partywall.stats.rounds import ratio, student
+from partywall.core.stats.rounds import ratio, student
+from partywall.load.overhead import HeldOut, Pair, coverage, demand, fit, held_out, mean_errors, response
 
 
 @settings(deadline=None, max_examples=50)

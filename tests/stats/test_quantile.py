@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from partywall.stats.quantile import normal_reach, ranks, student_reach, student_tail
+from partywall.core.stats.quantile import normal_reach, ranks, student_reach, student_tail
 
 LEVELS = st.floats(0.01, 0.9999)
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from partywall.core.stats.interval import ratio_of_means
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
-from partywall.stats.interval import ratio_of_means
-from partywall.stats.series import Measured, Pair, Series, pairs_of
-from partywall.stats.speed import rates_of
+from partywall.run.findings.series import Measured, Pair, Series, pairs_of
+from partywall.run.findings.speed import rates_of
 from tests.stats.builders import Host, limit, treatment, trial
 
 MANY = trial(*(treatment(f"s{number}") for number in range(4)))
@@ -211,5 +211,6 @@ def test_rates_so_irregular_that_the_host_would_stand_still_are_used_as_they_are
 @pytest.mark.long
 def test_statistics_do_not_load_what_takes_half_a_second():
     """Every report and every continued run would begin so much later."""
-    program = "import sys, partywall.stats; sys.exit(bool({'scipy.stats', 'scipy.signal'} & set(sys.modules)))"
+    slow = "bool({'scipy.stats', 'scipy.signal'} & set(sys.modules))"
+    program = f"import sys, partywall.run.findings.analysis; sys.exit({slow})"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,7 +13,7 @@ from partywall.core.stats.histogram import Histogram
 from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make, order
-from partywall.stats import analyse
+from partywall.run.findings.analysis import analyse
 from partywall.store import RunDirectory, evidence
 from partywall.store import blocks as store_blocks
 

@@ -12,8 +12,8 @@ from partywall.model.evidence import AgentFacts, Counter, Evidence
 from partywall.model.observation import Observation, by_trial
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
+from partywall.run.findings.analysis import analyse
 from partywall.scenario import loads
-from partywall.stats import analyse
 from partywall.study.isolation.kind import _kernels
 from partywall.study.isolation.tables import PartRun
 

@@ -10,8 +10,8 @@ from partywall.model.migration import Move
 from partywall.model.paper import Place
 from partywall.model.power import Activity, Slot, chances
 from partywall.power import ladder, profiles
+from partywall.power.findings.fitting import Observation
 from partywall.scenario import papers
-from partywall.stats.power_fit import Observation
 from partywall.study.power import findings
 
 PAPER = profiles.PROFILES["cervera-dl120-g6"]

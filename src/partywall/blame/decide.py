@@ -19,7 +19,7 @@ from scipy import special
 from partywall.blame.code import Array, Code
 from partywall.blame.effects import Effects, effects, reductions
 from partywall.core.stats.estimate import Estimate
-from partywall.stats.quantile import student_reach
+from partywall.core.stats.quantile import student_reach
 
 ALPHA = 0.05
 FIRST_SLOTS = 60

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from scipy import linalg, special
 
 from partywall.blame.code import Array
+from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.estimate import Estimate
-from partywall.stats.algebra import one_thread
-from partywall.stats.quantile import student_reach
+from partywall.core.stats.quantile import student_reach
 
 LAGS = 4
 """Order of the autoregression."""

@@ -1,4 +1,4 @@
-"""Records of one kind side by side. Whether a difference matters is judged for runs alone (`stats.compare`)."""
+"""Records of one kind side by side. Whether a difference matters is judged for runs alone (`run.findings.compare`)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from partywall import kinds, units
 from partywall.core.record import Record, distinct
 from partywall.core.report.compared import MISSING, Figure
+from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, UsageError
 from partywall.kinds.study import StudyJob
 from partywall.model.paper import Beside
 from partywall.model.study import Section, StudyReport
-from partywall.stats.quantile import student_reach
 from partywall.store.study import StudyDirectory
 
 ROWS_MAX = 500

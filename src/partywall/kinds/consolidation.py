@@ -192,7 +192,7 @@ class Consolidations:
             _simulate(job, record, emit)
 
     def findings(self, record: ConsolidationDirectory) -> ConsolidationFindings:
-        from partywall.stats.consolidation import findings  # noqa: PLC0415 - slow to import
+        from partywall.consolidate.findings import findings  # noqa: PLC0415 - slow to import
 
         return findings(record.evidence())
 

@@ -65,7 +65,7 @@ class MigrationJob:
 class Forecast:
     """Predictions by workload and method. record, started: what they rest on, and when it was measured.
 
-    rests_on, said, lacking: of a guest that was watched for them, see `stats.migration.Basis`.
+    rests_on, said, lacking: of a guest that was watched for them, see `migrate.findings.cost.Basis`.
     """
 
     predictions: Mapping[tuple[str, str], Prediction]
@@ -179,7 +179,7 @@ class Migrations:
                 _go_on(moves, record, emit, None if known is None else Path(known))
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
-        from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
+        from partywall.migrate.findings.cost import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
         report = findings(evidence, record.table)
@@ -233,10 +233,10 @@ def _go_on(
 
 def _said(seen: Seen) -> str:
     """A move in one line."""
+    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
     from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
-    from partywall.stats import migration  # noqa: PLC0415 - slow to import
 
-    return line(migration.move_finding(seen.move, seen.tables))
+    return line(cost.move_finding(seen.move, seen.tables))
 
 
 def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None) -> None:
@@ -251,46 +251,44 @@ def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, 
 
 def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
     """Says what the moves of a guest of the user's own will cost, before the first one. Predicted s, by method."""
-    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
 
     evidence = record.evidence()
     tables = {
         move.number: {name: record.table(name, move.number) for name in store.COLUMNS} for move in evidence.calibration
     }
-    forecast = _from_survey(
-        evidence, [migration.move_finding(each, tables[each.number]) for each in evidence.calibration]
-    )
+    forecast = _from_survey(evidence, [cost.move_finding(each, tables[each.number]) for each in evidence.calibration])
     for text in (*forecast.said, forecast.lacking):
         if text:
             emit(Note(text))
     if forecast.rests_on:
         emit(Note(f"Predictions rest on {forecast.rests_on}:"))
     for (_, method), each in forecast.predictions.items():
-        emit(Note(f"  {method}: {migration.in_words(each, evidence.plan.give_up)}", is_warning=not each.converges))
+        emit(Note(f"  {method}: {cost.in_words(each, evidence.plan.give_up)}", is_warning=not each.converges))
     return {method: each.spans["total_s"].value for (_, method), each in forecast.predictions.items() if each.spans}
 
 
 def _from_survey(evidence: MigrationEvidence, earlier: list[MoveFinding]) -> Forecast:
     """Of a guest of the user's own."""
-    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
 
-    known = migration.basis(evidence, earlier)
-    predictions = migration.predictions(evidence.plan, known)
+    known = cost.basis(evidence, earlier)
+    predictions = cost.predictions(evidence.plan, known)
     return Forecast(predictions, rests_on=known.rests_on, said=known.said, lacking=known.lacking)
 
 
 def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
     """Predictions for a plan by what a record knows; or why there are none."""
-    from partywall.stats import migration  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
 
     evidence = record.evidence()
     if why := known_moves.differs(evidence.plan, plan):
         return f"its {why} is not that of the plan"
     moves = [
-        migration.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
+        cost.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
         for move in evidence.calibration
     ]
-    forecast = migration.predictions(plan, migration.basis(evidence, moves))
+    forecast = cost.predictions(plan, cost.basis(evidence, moves))
     if not forecast:
         return "it has no completed calibration moves for these methods"
     return Forecast(forecast, record.path, str(evidence.about.get("started_at", "")))

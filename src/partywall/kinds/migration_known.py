@@ -37,7 +37,7 @@ class Earlier:
 
     def finding(self) -> MoveFinding:
         """What it was to its guest and its clients."""
-        from partywall.stats.migration import move_finding  # noqa: PLC0415 - slow to import
+        from partywall.migrate.findings.cost import move_finding  # noqa: PLC0415 - slow to import
 
         return move_finding(self.move, self.tables)
 
@@ -107,8 +107,8 @@ def _tells(
     move: Move, method: Method, evidence: MigrationEvidence, plan: MigrationPlan, about: Mapping[str, Any]
 ) -> bool:
     """Whether a move tells the costs of those of a plan: it sent plain pages, as fast as these may be sent."""
-    from partywall.stats import migration_own as own  # noqa: PLC0415 - slow to import
-    from partywall.stats.migration_advice import is_modelled  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import own  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings.advice import is_modelled  # noqa: PLC0415 - slow to import
 
     if not is_modelled(method) or not move.total_ns or not move.memory.get("transferred"):
         return False

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from partywall.core.stats.histogram import bucket_bounds
+from partywall.core.stats.quantile import student_reach
 from partywall.load.second import Second, add_pairs
-from partywall.stats.quantile import student_reach
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 LEVEL = 0.95

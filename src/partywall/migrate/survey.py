@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from partywall.agent.client import AgentClient
+from partywall.migrate.findings.response import quantiles, until_answered, weighted
 from partywall.model.migration import HttpSpec, ServiceSeen, Survey
-from partywall.stats.migration_response import quantiles, until_answered, weighted
 
 INTERVAL_NS = 25_000_000
 SAMPLES = 200

@@ -86,7 +86,7 @@ class CpuTime(Frozen):
 
 
 class Effect(StrEnum):
-    """The evidence for a treatment's effect, see `partywall.stats.states`.
+    """The evidence for a treatment's effect, see `partywall.run.findings.states`.
 
     SEEN: there is an effect. NONE: there is none larger than a stated bound. NOT_KNOWN: neither; `Cell.why` says why.
     """
@@ -152,7 +152,7 @@ class Cell(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _of_older_record(cls, data: Any) -> Any:
-        # Recorded before `partywall.stats.states` decided every effect. Nothing reads them any more.
+        # Recorded before `partywall.run.findings.states` decided every effect. Nothing reads them any more.
         if isinstance(data, dict):
             return {name: value for name, value in data.items() if name not in ("seen", "latency_seen")}
         return data

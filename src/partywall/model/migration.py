@@ -318,7 +318,7 @@ class Move(Frozen):
 
 
 class ServiceSeen(Frozen):
-    """What clients saw of a guest that does not move: response times at stats.migration_response.SHARES.
+    """What clients saw of a guest that does not move: response times at `migrate.findings.response.SHARES`.
 
     rate: answers a second. users: virtual users who wait for an answer before the next request; None for requests on a
     schedule.

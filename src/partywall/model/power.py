@@ -275,7 +275,7 @@ class Fit(Frozen):
 class Share(Frozen):
     """Watts of one consumer: those of its activity, and with its share of the idle power by each rule.
 
-    cpu_s: CPU time. common: by the rule that many tools use (see `stats.power`).
+    cpu_s: CPU time. common: by the rule that many tools use (see `power.findings.node`).
     """
 
     name: str

@@ -1,7 +1,8 @@
 """What a move costs before it is made: time, blackout and energy, each with an interval. Pure.
 
-The course of a move comes from the model of pre-copy that live migrations were compared with (`stats.prediction`). Its
-interval spans the courses at the slowest and the fastest link, and at the highest and the lowest dirty rate.
+The course of a move comes from the model of pre-copy that live migrations were compared with
+(`migrate.findings.prediction`). Its interval spans the courses at the slowest and the fastest link, and at the highest
+and the lowest dirty rate.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from functools import cache
 import numpy as np
 
 from partywall.core.stats.estimate import Span
+from partywall.migrate.findings.prediction import NOTHING, Curve, Facts, replayed
 from partywall.model.cluster import Cluster, GuestSpec, LinkSpec
 from partywall.model.migration import Method
 from partywall.placement.state import bytes_per_s
-from partywall.stats.prediction import NOTHING, Curve, Facts, replayed
 
 SOURCE_CORES, DESTINATION_CORES = 1.0, 0.5
 """CPU that a move uses on each side while it goes on, where the cluster file does not say; less on a smaller host."""

@@ -74,7 +74,7 @@ class Moves(Action):
     model: Annotated[str, Option("A model file of 'partywall power calibrate', or a profile's name.")]
 
     def act(self, host: Callable[[], Any]) -> Report:
-        from partywall.stats.power_move import PARTS  # noqa: PLC0415 - slow to import
+        from partywall.power.findings.moving import PARTS  # noqa: PLC0415 - slow to import
 
         del host
         costs = move_energy(self.record, self.model)
@@ -100,8 +100,8 @@ class Moves(Action):
 
 def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
     """Joules of the moves of a migration record. model: a model file, or the name of a profile. Raises UsageError."""
-    from partywall.stats.migration import findings  # noqa: PLC0415 - slow to import
-    from partywall.stats.power_move import energy  # noqa: PLC0415
+    from partywall.migrate.findings.cost import findings  # noqa: PLC0415 - slow to import
+    from partywall.power.findings.moving import energy  # noqa: PLC0415
 
     chosen = find(model)
     record = MigrationDirectory.open(path)

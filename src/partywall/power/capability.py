@@ -70,7 +70,7 @@ class Powers(Capability[PowerJob, PowerRecord, PowerReport]):
             measure.read(record, options.host, every, reads, getattr(job, "for_ns", 0), job.every_ns, emit)
 
     def findings(self, record: PowerRecord) -> PowerReport:
-        from partywall.stats.power import findings  # noqa: PLC0415 - slow to import
+        from partywall.power.findings.node import findings  # noqa: PLC0415 - slow to import
 
         evidence = record.evidence()
         return PowerReport(findings=findings(evidence), host=evidence.host, about=evidence.about)

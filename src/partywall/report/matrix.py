@@ -37,7 +37,7 @@ def severity(cell: Cell) -> Severity:
 
 
 def severity_of(effect: Effect, factor: float) -> Severity:
-    """The severity of an effect on throughput, if there is one (`partywall.stats.states`)."""
+    """The severity of an effect on throughput, if there is one (`partywall.run.findings.states`)."""
     lost = 1 - factor
     if effect is Effect.NONE:
         return Severity.NONE

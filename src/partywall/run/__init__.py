@@ -2,10 +2,6 @@
 
 It creates sandboxes, sends schedules to agents, and stores their messages.
 
-Figures are interpreted elsewhere. Decisions during a run (a trial is precise enough, its slots are too short) are
-passed in as functions, so that this stage does not depend on statistics.
+Figures are interpreted in `findings`. Decisions during a run (a trial is precise enough, its slots are too short) are
+passed in as functions, so that measuring does not depend on statistics.
 """
-
-from partywall.run.execute import LOOKS_FROM, PILOTS, Decisions, execute
-
-__all__ = ["LOOKS_FROM", "PILOTS", "Decisions", "execute"]

@@ -34,7 +34,7 @@ from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.plan import make as make_plan
 from partywall.plan.placement import topologies_elsewhere, topology_of
-from partywall.run import LOOKS_FROM, PILOTS, Decisions, execute
+from partywall.run.execute import LOOKS_FROM, PILOTS, Decisions, execute
 from partywall.run.plan.checks import check_host, check_plan, with_accelerators
 from partywall.run.plan.files import check_files
 from partywall.run.plan.requirements import sandboxes
@@ -155,13 +155,13 @@ def check_memory(run: RunDirectory, emit: Emit, work_root: Path = WORK_ROOT, mem
 
 def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
-    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
 
     def enough(trial: Trial, observations: Observations, decided: Collection[str]) -> Precision:
-        return stats.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM, decided)
+        return analysis.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM, decided)
 
     def carries_over(trial: Trial, observations: Observations) -> bool:
-        tests = stats.carry_over(observations, trial.treatments, looks=len(PILOTS))
+        tests = analysis.carry_over(observations, trial.treatments, looks=len(PILOTS))
         return any(test.present for test in tests.values())
 
     return Decisions(enough, carries_over)
@@ -169,10 +169,10 @@ def decisions(plan: Plan) -> Decisions:
 
 def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
     """The evidence and findings of a run. Only reads its directory, so it can be repeated at any time."""
-    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
 
     evidence = read_evidence(run)
-    return evidence, stats.analyse(evidence)
+    return evidence, analysis.analyse(evidence)
 
 
 def compared(
@@ -184,14 +184,14 @@ def compared(
 
     also, also_reference: further runs on either side. UsageError if a run is given twice.
     """
-    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
 
     given = [run, reference, *also, *also_reference]
     distinct(*given)
     measured = [analyse(each) for each in given]
     findings = [each for _, each in measured[2:]]
     earlier, unread = earlier_runs(reference, given)
-    return stats.compare_runs(
+    return analysis.compare_runs(
         measured[0],
         measured[1],
         tolerance,
@@ -225,11 +225,11 @@ def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) ->
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """True if scenario and host are the same in everything that affects a figure."""
-    from partywall import stats  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
 
     contents = [
         run_here.plan.scenario.model_dump(exclude={"description", "goals", "seed", "budget", "budget_grows"})
         for run_here in (run, reference)
     ]
-    differ = stats.hosts_differ(run.host, reference.host) or stats.workloads_differ(run.plan, reference.plan)
+    differ = analysis.hosts_differ(run.host, reference.host) or analysis.workloads_differ(run.plan, reference.plan)
     return contents[0] == contents[1] and not differ

@@ -579,7 +579,7 @@ def _efficiency(at: Path, goal: Goal, bounds: tuple[float, float], scenario: Sce
 
 
 def _is_promised(scenario: Scenario, name: str) -> bool:
-    """True if some cell of this victim has an efficiency, see `partywall.stats.effects.promise_of`."""
+    """True if some cell of this victim has an efficiency, see `partywall.run.findings.effects.promise_of`."""
     sandbox = scenario.victims[name].sandbox
     reserved = sandbox.cpu_reservation is not None and sandbox.cpu_limit is None and bool(scenario.aggressors)
     return reserved or any(_is_switched(scenario, name, key) for key in ("cpu_limit", *LIVE_DISK))

@@ -20,7 +20,8 @@ from partywall.errors import AgentError
 from partywall.events import Emit, silent
 from partywall.host.label import Label
 from partywall.model.evidence import VICTIM
-from partywall.run import execute, stages
+from partywall.run import stages
+from partywall.run.execute import execute
 from partywall.sandbox import Sandbox, Settings
 from partywall.session import Session
 from partywall.store import RunDirectory

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from partywall.core.stats.estimate import Estimate
+from partywall.core.stats.quantile import student_reach
 from partywall.model.finding import Cell, Effect, Findings
-from partywall.stats.latency import JUDGED
-from partywall.stats.quantile import student_reach
-from partywall.stats.states import LATENCY_BOUND
+from partywall.run.findings.latency import JUDGED
+from partywall.run.findings.states import LATENCY_BOUND
 
 FACTORS = (1.0, 1.0, 0.99, 0.93, 0.8, 0.5)
 BLOCKS, WORTH = 120, 40.0

@@ -94,7 +94,7 @@ def _runs_of(record: Record) -> Sequence[RunDirectory]:
 
 
 def _runs(names: tuple[str, ...], *runs: RunDirectory) -> Compared:
-    from partywall.stats import compare_runs  # noqa: PLC0415 - slow to import
+    from partywall.run.findings.compare import compare_runs  # noqa: PLC0415 - slow to import
 
     distinct(*runs)
     *others, reference = runs

@@ -135,7 +135,7 @@ class Cell:
 
 def cells_of(scenario: Scenario, trial: Trial, seen: Seen) -> dict[str, Cell]:
     """Isolation factors of a trial so far, by treatment, judged as the report judges them."""
-    from partywall.stats import states  # noqa: PLC0415 - slow to import
+    from partywall.run.findings import states  # noqa: PLC0415 - slow to import
 
     few = "" if seen.done >= scenario.min_blocks else states.too_few(seen.done)
     bound, cells = states.bound_of(scenario.precision), {}

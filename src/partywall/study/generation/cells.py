@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 from partywall.agent.memory_check import Checks
 from partywall.core.document.formats import validated
 from partywall.core.report.latency import known_quantiles
+from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
 from partywall.load import monitors, plan
 from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health
 from partywall.load.lasting import for_guest
+from partywall.load.overhead import Pair
 from partywall.load.prepared import GENERATOR, GUESTS_HOST, SERVER, Monitor, PreparedLoad, Setup
 from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.store import Readings, sample_rows
@@ -36,10 +38,9 @@ from partywall.plan import rounds
 from partywall.sandbox import Spent
 from partywall.sandbox.slow_disk import SlowDisk
 from partywall.scenario import papers
-from partywall.stats.overhead import Pair
-from partywall.stats.rounds import beside, marked, student
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
+from partywall.study.pairing import beside, marked
 
 RAMP_NS = 500_000_000
 QUEUE, WRITE_MS = "Disk queue: mean length", "Disk time: of a write"

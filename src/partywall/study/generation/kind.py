@@ -21,7 +21,7 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.load import tomcat
+from partywall.load import overhead, tomcat
 from partywall.load.second import SECOND_NS
 from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
@@ -30,7 +30,6 @@ from partywall.run.plan.checks import check_host
 from partywall.sandbox import qemu, reaper, slow_disk, ssh
 from partywall.sandbox.lab import GUEST_BYTES
 from partywall.sandbox.slow_disk import SlowDisk
-from partywall.stats import overhead
 from partywall.store.study import StudyDirectory
 from partywall.study.generation import cells
 from partywall.study.generation import machines as elsewhere

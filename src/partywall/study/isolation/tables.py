@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from partywall.core.stats.estimate import Emulated, Estimate
+from partywall.core.stats.interval import FEWEST, mean_interval
 from partywall.model.evidence import Evidence
 from partywall.model.finding import BASELINE, Band, Cell, Findings
 from partywall.model.paper import Measured, Paired, PaperTable, Place
 from partywall.model.plan import Treatment, Trial
-from partywall.stats import series
-from partywall.stats.interval import FEWEST, mean_interval
+from partywall.run.findings import series
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
 
 BACKEND = "sandbox.backend"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from partywall.model.migration import MoveFinding
 from partywall.model.paper import Beside, Paper, Place
 from partywall.model.study import Section
-from partywall.stats import rounds
+from partywall.study import pairing
 from partywall.study.migration.model import Bare, Study
 from partywall.units import format_bytes, format_duration
 
@@ -36,12 +36,12 @@ def comparisons(
     if study.computing is not None:
         values[GFLOPS] = {HOST: {each.block: each.rate / 1e9 for each in bare}} | _gflops(_of(study.computing, ended))
     finding = [
-        rounds.beside(paper, paper.table(name), there, DIFFERS[:1] if name == GFLOPS else DIFFERS)
+        pairing.beside(paper, paper.table(name), there, DIFFERS[:1] if name == GFLOPS else DIFFERS)
         for name, there in values.items()
     ]
     if not emulated:
         return tuple(finding)
-    return tuple(rounds.marked(beside, "victim", beside.points.keys() - {HOST}) for beside in finding)
+    return tuple(pairing.marked(beside, "victim", beside.points.keys() - {HOST}) for beside in finding)
 
 
 def _phases(moves: Sequence[MoveFinding]) -> Values:

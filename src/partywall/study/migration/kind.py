@@ -21,11 +21,11 @@ from partywall.host import Host
 from partywall.migrate import plan as plans
 from partywall.migrate import series
 from partywall.migrate.bare import rate_of
+from partywall.migrate.findings.cost import findings
 from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
 from partywall.model.paper import Place
 from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
-from partywall.stats.migration import findings
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (

@@ -9,7 +9,7 @@ from partywall import units
 from partywall.core.stats.estimate import Emulated
 from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.model.study import Section
-from partywall.stats import rounds
+from partywall.study import pairing
 from partywall.study.path.model import Cell, Size, Study, Traced
 from partywall.trace.record import HopFinding, TraceFindings, WayFinding
 
@@ -34,7 +34,7 @@ def beside(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool =
         "the paper states neither rate",
     )
     emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
-    return rounds.marked(rounds.beside(paper, _bandwidths(paper), _shares(study, cells), differs), emulated)
+    return pairing.marked(pairing.beside(paper, _bandwidths(paper), _shares(study, cells), differs), emulated)
 
 
 def _bandwidths(paper: Paper) -> PaperTable:
@@ -81,7 +81,7 @@ def cost(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: bool = F
     differs = (
         "the sender's own CPU time, the kernel's work for it included; the paper argues and shows no measurement",
     )
-    return rounds.beside(paper, paper.table(COST), by_place, differs)
+    return pairing.beside(paper, paper.table(COST), by_place, differs)
 
 
 def short_of_cpu(study: Study, cells: Sequence[Cell]) -> dict[int, float]:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from partywall.model.paper import Beside, Paper, Place
-from partywall.stats import rounds
+from partywall.study import pairing
 from partywall.study.policies.model import ALL, PROMISED, Cell, Part, Rate, Study
 
 NAMESPACES = (
@@ -27,7 +27,7 @@ def comparisons(study: Study, cells: Sequence[Cell], paper: Paper) -> tuple[Besi
     """Every statement of the paper that was measured. The slots of one block are a round."""
     measured = {cell.part for cell in cells}
     return tuple(
-        rounds.beside(
+        pairing.beside(
             paper,
             paper.table(part.exhibit),
             (_losses if part.loads else _values)(name, part, cells),

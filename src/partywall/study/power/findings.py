@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
 from partywall.model.migration import Move
 from partywall.model.paper import Beside, Paper, Place
 from partywall.model.power import Activity, Array, NodeModel
 from partywall.model.study import Section
-from partywall.stats import power_fit, rounds
-from partywall.stats.power_fit import Observation
-from partywall.stats.power_meter import cpu_rows
-from partywall.stats.rounds import student
+from partywall.power.findings import fitting
+from partywall.power.findings.fitting import Observation
+from partywall.power.findings.meter import cpu_rows
+from partywall.study import pairing
 
 ORDINALS = ("first", "second", "third", "fourth")
 GUEST_IDLE, GUEST_WORKS = "guest idle", "guest works"
@@ -47,7 +48,7 @@ def comparisons(
         "fig 7": virtualized(points, guest),
         "consolidation": consolidation(points, states),
     }
-    shown = (rounds.beside(paper, paper.table(name), there, differs) for name, there in values.items())
+    shown = (pairing.beside(paper, paper.table(name), there, differs) for name, there in values.items())
     return tuple(
         each.model_copy(
             update={"measured": tuple(point.model_copy(update={"simulated": simulated}) for point in each.measured)}
@@ -78,7 +79,7 @@ def block_points(ladder: Sequence[Observation]) -> dict[int, Array]:
     points = {}
     for block in dict.fromkeys(each.slot.block for each in ladder):
         own = [each for each in ladder if each.slot.block == block]
-        points[block] = power_fit.fitted(
+        points[block] = fitting.fitted(
             np.array([each.features for each in own]), np.array([each.watts for each in own])
         )
     return points

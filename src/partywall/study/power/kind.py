@@ -24,14 +24,14 @@ from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
 from partywall.model.study import Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
+from partywall.power.findings import fitting
+from partywall.power.findings.fitting import Observation
+from partywall.power.findings.node import meter_finding, origin_of
 from partywall.power.job import CalibrateJob, ReadJob
 from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
-from partywall.stats import power_fit
-from partywall.stats.power import meter_finding, origin_of
-from partywall.stats.power_fit import Observation
 from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
@@ -124,7 +124,7 @@ class PowerStudy(OnThisHost):
         observations = _observations(evidence)
         guest = _observations(PowerRecord(runs / GUEST).evidence(), evidence) if (runs / GUEST).exists() else []
         paper, origin = papers.load(study.name), origin_of(evidence)
-        fit = power_fit.fit(evidence.meters[0], observations, study.name)
+        fit = fitting.fit(evidence.meters[0], observations, study.name)
         states = profiles.find(study.states)
         meter = meter_finding(evidence.meters[0], evidence)
         return StudyReport(
@@ -233,7 +233,7 @@ def _move(
 def _observations(evidence: PowerEvidence, timing_of: PowerEvidence | None = None) -> list[Observation]:
     """Slots with watts and activity. timing_of: the record that the meter's refresh and lag are taken from."""
     meter = meter_finding(evidence.meters[0], timing_of or evidence)
-    return power_fit.observations(
+    return fitting.observations(
         evidence.slots, evidence.readings, evidence.activity, meter.timing, sends=meter.facts.sends
     )
 

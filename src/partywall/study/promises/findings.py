@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from partywall.core.stats.estimate import Emulated
 from partywall.model.paper import Beside, Paper, PaperTable, Place
-from partywall.stats import rounds
+from partywall.study import pairing
 from partywall.study.promises.model import Cell, Study, TenantCell
 
 NO_COUNTERS = "memory traffic is not measured: this host's processor or its hypervisor provides no counter for it"
@@ -37,8 +37,8 @@ def comparisons(study: Study, cells: Sequence[Cell], paper: Paper, *, virtual: b
     """
     emulated: Emulated | None = "victim" if any(cell.emulated for cell in cells) else None
     return tuple(
-        rounds.marked(
-            rounds.beside(
+        pairing.marked(
+            pairing.beside(
                 paper,
                 # Bounds in absolute rates are those of the paper's link.
                 paper_table.model_copy(update={"bounds": ()}) if emulated else paper_table,

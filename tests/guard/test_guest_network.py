@@ -172,6 +172,9 @@ def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() 
             until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
             before, given = made.read(), made.given()
             until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 4)
+            report = kept.report(5)
+            assert report is not None
+            assert report.notes == ()
             (bps, pps), sent = before.rates(made.read())["vm"], made.given()["vm"] - given["vm"]
             arrived = made.read().packets["vm"] - before.packets["vm"]
             assert kept.notes() == []

@@ -5,16 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError
 from partywall.guard.document import Policy
+from partywall.guard.findings import LOST, GuardRun
 from partywall.guard.measure.flatten import Flat, flatten
 from partywall.guard.measure.resolve import VifPlace
+from partywall.guard.measure.run import Kept
 from partywall.guard.measure.source import Inside, Source, differs
+
+if TYPE_CHECKING:
+    from partywall.agent.agents import Agents
 
 PERIOD_NS = 1_000_000
 
@@ -141,9 +148,25 @@ def test_a_guest_that_is_gone_is_reported_once_and_the_vif_goes_on() -> None:
     host.grants = [grant(1), grant(4_000_000), grant(1_000), grant(1)]
     notes: list[str] = []
     until(lambda: notes.extend(source.take_notes()) or notes)
-    gone = "vm: its guest no longer holds packets back (agent vm1: gone)"
+    gone = "its guest no longer holds packets back (agent vm1: gone)"
     assert notes == [f"{gone}; excess packets are dropped at the vif from now on"]
     source.close()
+
+
+def test_a_guest_that_is_gone_is_a_finding_of_the_report() -> None:
+    source = source_of(Agent(), Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]))
+    source.start()
+    source.close()
+    source._notes.append("its guest no longer holds packets back")
+    kept = Kept(flat(), cast("Agents", SimpleNamespace(attach=lambda *_: None)))
+    kept.sources.append(source)
+    row = {"offered_bps": 0}
+    params: dict[str, Any] = {"from_ns": 0, "at_ns": 1, "notes": [], "round_ns_max": 1, "decide_ns_max": 1}
+    params |= {"rows": [row] * len(kept.flat.leaves), "pools": [{}] * len(kept.flat.start["pools"])}
+    seen = kept._report(params)
+    assert seen.notes == (("vm", LOST, "its guest no longer holds packets back"),)
+    assert GuardRun("edge", (asdict(seen),), (), {}).wrong == 1
+    assert kept._report(params).notes == ()
 
 
 def test_a_guard_that_is_busy_for_a_moment_is_asked_again() -> None:
@@ -172,5 +195,5 @@ def test_a_thread_that_ends_by_a_bug_is_reported() -> None:
     host.grants = [{}, {}, {}, {}]
     notes: list[str] = []
     until(lambda: notes.extend(source.take_notes()) or notes)
-    assert notes[0].startswith("vm: its guest no longer holds packets back ('bps')")
+    assert notes[0].startswith("its guest no longer holds packets back ('bps')")
     source.close()

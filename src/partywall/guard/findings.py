@@ -16,6 +16,8 @@ UNREAD_NS = 10_000_000
 """Reports follow each other but for the error of their clock. A longer time between two is that of lost reports."""
 REPAIRED = "repaired"
 """The kind of note that reports a repair."""
+LOST = "lost"
+"""The kind of note about a hook that is there no more."""
 
 
 def unread_ns(until_ns: int, from_ns: int) -> int:

@@ -19,7 +19,7 @@ from partywall.agent.client import AgentClient
 from partywall.agent.inbox import NOT_READ, Inbox, Message
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.files import write_whole
-from partywall.guard.findings import unread_ns
+from partywall.guard.findings import LOST, unread_ns
 from partywall.guard.measure import left
 from partywall.guard.measure.flatten import Flat, vif_of
 from partywall.guard.measure.resolve import VifPlace, identity
@@ -77,9 +77,9 @@ class Kept:
             source.start()
 
     def notes(self) -> list[str]:
-        """What happened to hooks inside guests since the last call, and which reports were lost."""
+        """Which reports were lost since the last call."""
         unread, self._unread = self._unread, []
-        return [*unread, *(note for source in self.sources for note in source.take_notes())]
+        return unread
 
     def adjust(self, flat: Flat) -> int:
         """Replaces the policy, whole or not at all; hooks stay attached. Returns the time from which it holds, in ns.
@@ -141,7 +141,8 @@ class Kept:
         )
         rows = {leaf: row | more for leaf, row, more in zip(flat.leaves, params["rows"], known, strict=True)}
         pools = dict(zip((pool["name"] for pool in flat.start["pools"]), params["pools"], strict=True))
-        notes = tuple((note["about"], note["kind"], note["text"]) for note in params["notes"])
+        lost = ((source.vif, LOST, note) for source in self.sources for note in source.take_notes())
+        notes = (*((note["about"], note["kind"], note["text"]) for note in params["notes"]), *lost)
         longest = (params["round_ns_max"], params["decide_ns_max"])
         return GuardInterval(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)
 

@@ -152,8 +152,7 @@ class Source:
                 self._follow()
         except Exception as error:  # noqa: BLE001 - the guard goes on, and its report says so
             self._notes.append(
-                f"{self.vif}: its guest no longer holds packets back ({error}); "
-                "excess packets are dropped at the vif from now on"
+                f"its guest no longer holds packets back ({error}); excess packets are dropped at the vif from now on"
             )
 
     def _follow(self) -> None:

@@ -99,6 +99,22 @@ pub(crate) enum Progress {
 pub(crate) struct Failed {
     pub kind: LoadErrorKind,
     pub why: String,
+    /// The server said that it did not process the request (RFC 9113, 8.7), so another one does no harm, whatever its method.
+    pub unprocessed: bool,
+}
+
+impl Failed {
+    pub(crate) fn new(kind: LoadErrorKind, why: impl Into<String>) -> Self {
+        Self { kind, why: why.into(), unprocessed: false }
+    }
+
+    /// Failure of a request, and not of its whole connection.
+    fn of_request(error: h2::Error) -> Self {
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        // Only requests after the last one that the server names fail by its GOAWAY.
+        let unprocessed = error.is_remote() && (refused || error.is_go_away());
+        Self { unprocessed, ..error.into() }
+    }
 }
 
 impl From<h2::Error> for Failed {
@@ -108,7 +124,7 @@ impl From<h2::Error> for Failed {
             error if error.is_go_away() && error.is_remote() => LoadErrorKind::Closed,
             _ => LoadErrorKind::BadResponse,
         };
-        Self { kind, why: format!("HTTP/2: {error}") }
+        Self::new(kind, format!("HTTP/2: {error}"))
     }
 }
 
@@ -138,7 +154,7 @@ impl Http2 {
         builder.enable_push(false).initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         let mut handshake = Box::pin(builder.handshake(pipe.clone()));
         let Poll::Ready(begun) = handshake.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            return Err(Failed { kind: LoadErrorKind::System, why: "HTTP/2: a buffer in memory was not ready".into() });
+            return Err(Failed::new(LoadErrorKind::System, "HTTP/2: a buffer in memory was not ready"));
         };
         let (sender, connection) = begun?;
         let connection = Box::pin(connection);
@@ -149,7 +165,7 @@ impl Http2 {
 
     /// Queues a request for sending.
     pub(crate) fn ask(&mut self, request: http::Request<()>, body: Vec<u8>) -> Result<(), Failed> {
-        let gone = || Failed { kind: LoadErrorKind::Closed, why: "HTTP/2: the connection has ended".into() };
+        let gone = || Failed::new(LoadErrorKind::Closed, "HTTP/2: the connection has ended");
         let sender = self.sender.as_mut().ok_or_else(gone)?;
         let (answer, mut stream) = sender.send_request(request, body.is_empty())?;
         if !body.is_empty() {
@@ -198,7 +214,7 @@ impl Http2 {
         let mut context = Context::from_waker(&waker);
         if let Some(answer) = &mut self.answer {
             let Poll::Ready(head) = Pin::new(answer).poll(&mut context) else { return Ok(Progress::More) };
-            let (parts, body) = head?.into_parts();
+            let (parts, body) = head.map_err(Failed::of_request)?.into_parts();
             response.head_came(parts.status.as_u16(), parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())));
             self.answer = None;
             self.body = Some(body);
@@ -210,7 +226,7 @@ impl Http2 {
                 Poll::Ready(None) => break,
                 Poll::Ready(Some(piece)) => {
                     let piece = piece?;
-                    let too_much = |bad: crate::http1::BadResponse| Failed { kind: LoadErrorKind::BadResponse, why: bad.to_string() };
+                    let too_much = |bad: crate::http1::BadResponse| Failed::new(LoadErrorKind::BadResponse, bad.to_string());
                     response.body_came(&piece).map_err(too_much)?;
                     body.flow_control().release_capacity(piece.len())?;
                 }

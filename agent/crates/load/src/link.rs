@@ -81,6 +81,8 @@ pub(crate) struct Link {
     pub phase: Phase,
     /// It has already served a request.
     pub kept: bool,
+    /// The server said that it did not process the request.
+    pub unprocessed: bool,
     pub started_ns: Nanos,
     pub response: Response,
     tls: Option<Box<ClientConnection>>,
@@ -118,7 +120,20 @@ impl Link {
         let response = Response::default();
         let phase = Phase::Connecting;
         let (tls, http2, unsent) = (None, None, Vec::new());
-        Ok(Self { socket, user, place, phase, kept: false, started_ns: now_ns, response, tls, http2, unsent, unsent_from: 0 })
+        Ok(Self {
+            socket,
+            user,
+            place,
+            phase,
+            kept: false,
+            unprocessed: false,
+            started_ns: now_ns,
+            response,
+            tls,
+            http2,
+            unsent,
+            unsent_from: 0,
+        })
     }
 
     /// Registers for all future events at once.

@@ -1,6 +1,7 @@
 //! Loads over unencrypted HTTP/2, against a server with scripted streams.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -22,11 +23,17 @@ type Heard = Arc<Mutex<Vec<String>>>;
 
 /// Serves HTTP/2 without TLS for the duration of the test. Returns its port and the received requests.
 fn start() -> (u16, Heard) {
+    start_after(|_| ())
+}
+
+/// Serves after something else has had the listener.
+fn start_after(first: fn(&std::net::TcpListener)) -> (u16, Heard) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
     let (port, heard) = (listener.local_addr().unwrap().port(), Heard::default());
     let kept = heard.clone();
     thread::spawn(move || {
+        first(&listener);
+        listener.set_nonblocking(true).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
@@ -64,7 +71,9 @@ async fn answer(request: Request<RecvStream>, mut respond: SendResponse<Bytes>, 
     let answer = Response::builder().status(if path == "/moved" { 302 } else { 200 });
     let answer = answer.header("set-cookie", "s=1; Path=/").header("location", "/home").header("x-token", "t0k3n").body(()).unwrap();
     match path.as_str() {
-        "/reset" => respond.send_reset(Reason::REFUSED_STREAM),
+        "/reset" => respond.send_reset(Reason::INTERNAL_ERROR),
+        "/full" => respond.send_reset(Reason::REFUSED_STREAM),
+        "/busy" if heard.lock().unwrap().len() % 2 == 1 => respond.send_reset(Reason::REFUSED_STREAM),
         "/silent" => std::future::pending().await,
         "/cut" => {
             let mut stream = respond.send_response(answer, false).unwrap();
@@ -158,7 +167,7 @@ fn bodies_larger_than_any_window_pass_in_both_directions() {
 #[test]
 fn errors_are_counted_by_kind_and_nothing_hangs() {
     use LoadErrorKind as Kind;
-    for (path, kind) in [("reset", Kind::Reset), ("cut", Kind::Reset), ("silent", Kind::Timeout)] {
+    for (path, kind) in [("reset", Kind::Reset), ("full", Kind::Reset), ("cut", Kind::Reset), ("silent", Kind::Timeout)] {
         let (port, _) = start();
         let mut step = get(path, port);
         let timeout_ms = if kind == Kind::Timeout { 50 } else { 10_000 };
@@ -166,6 +175,49 @@ fn errors_are_counted_by_kind_and_nothing_hangs() {
         let (seconds, _) = run(&json!([step]));
         assert_eq!(errors(&seconds).into_keys().collect::<Vec<_>>(), [kind], "{path}");
     }
+}
+
+#[test]
+fn a_request_that_the_server_did_not_process_is_sent_once_more_whatever_its_method() {
+    for (path, harmless) in [("busy", true), ("reset", false)] {
+        let (port, heard) = start();
+        let mut step = get(path, port);
+        step["http"]["method"] = "POST".into();
+        let (seconds, _) = run(&json!([step]));
+        let heard = heard.lock().unwrap().len() as u64;
+        assert!(heard > 2);
+        let resent = total(&seconds, |second| second.resent);
+        assert_eq!((errors(&seconds).is_empty(), resent), (harmless, if harmless { heard / 2 } else { 0 }), "{path}");
+    }
+}
+
+/// Accepts the check of the start and one connection, and excludes its request by GOAWAY.
+fn leave(listener: &std::net::TcpListener) {
+    for _ in 0..2 {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (settings, goaway) = ([0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        stream.write_all(&settings).unwrap();
+        // Until the request is here: a frame of headers, type 1.
+        let mut heard = Vec::new();
+        let mut piece = [0; 1024];
+        while let Ok(count @ 1..) = stream.read(&mut piece) {
+            heard.extend_from_slice(&piece[..count]);
+            if heard.windows(5).any(|part| part == [1, 4, 0, 0, 0] || part == [1, 5, 0, 0, 0]) {
+                stream.write_all(&goaway).unwrap();
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_request_that_goaway_excludes_is_sent_once_more_whatever_its_method() {
+    let (port, heard) = start_after(leave);
+    let mut step = get("home", port);
+    step["http"]["method"] = "POST".into();
+    let (seconds, _) = run(&json!([step]));
+    assert!(!heard.lock().unwrap().is_empty());
+    assert_eq!((errors(&seconds), total(&seconds, |second| second.resent)), (BTreeMap::new(), 1));
 }
 
 #[test]

@@ -179,12 +179,12 @@ impl Worker<'_> {
         self.recorder.open.requests += 1;
         self.recorder.open.sent_bytes += (rendered.target.len() + rendered.body.len()) as u64;
         let http_request =
-            http_request.map_err(|error| Failed { kind: LoadErrorKind::System, why: format!("the request does not fit HTTP/2: {error}") });
+            http_request.map_err(|error| Failed::new(LoadErrorKind::System, format!("the request does not fit HTTP/2: {error}")));
         match http_request.and_then(|http_request| http2.ask(http_request, rendered.body)).map(|()| link.flush_http2()) {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => self.recorder.open.health.back_pressure += 1,
             Ok(Err(error)) => self.broken(key, error),
-            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
+            Err(Failed { kind, why, .. }) => self.lose(key, user, kind, &why),
         }
     }
 
@@ -255,7 +255,7 @@ impl Worker<'_> {
         this.pending.deadline_ns = this.moments.sent_ns.saturating_add(timeout_ns);
         match self.choose_protocol(key) {
             Ok(()) => self.transmit(key, user),
-            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
+            Err(Failed { kind, why, .. }) => self.lose(key, user, kind, &why),
         }
     }
 
@@ -269,7 +269,7 @@ impl Worker<'_> {
         if link.agreed_on_http2().unwrap_or(wanted == Protocol::Http2) {
             link.http2 = Some(Http2::new()?);
         } else if wanted == Protocol::Http2 {
-            return Err(Failed { kind: LoadErrorKind::Tls, why: "the server did not agree on HTTP/2".into() });
+            return Err(Failed::new(LoadErrorKind::Tls, "the server did not agree on HTTP/2"));
         }
         Ok(())
     }
@@ -391,7 +391,10 @@ impl Worker<'_> {
         match progress {
             Ok(Progress2::More) => {}
             Ok(Progress2::Complete) => self.complete(key, !over, true),
-            Err(Failed { kind, why }) => self.lose(key, user, kind, &why),
+            Err(Failed { kind, why, unprocessed }) => {
+                link.unprocessed = unprocessed;
+                self.lose(key, user, kind, &why);
+            }
         }
     }
 
@@ -439,16 +442,14 @@ impl Worker<'_> {
         }
     }
 
-    /// Whether to send a request once more: the server may have closed its kept connection before the request arrived, and a second
-    /// one does no harm if the first did arrive.
+    /// Whether to send a request once more: the server did not process it; or it may have closed its kept connection before the
+    /// request arrived, and a second one does no harm if the first did arrive.
     fn may_repeat(&self, link: &Link, kind: LoadErrorKind) -> bool {
         let pending = &self.users[link.user as usize].pending;
         let request = &self.program.requests[pending.request as usize];
-        let unheard = link.phase == Phase::Busy && link.kept && link.response.at_end() == AtEnd::Nothing;
-        unheard
-            && matches!(kind, LoadErrorKind::Closed | LoadErrorKind::Reset)
-            && !pending.repeated
-            && is_idempotent(pending.method(request))
+        let unheard = link.phase == Phase::Busy && link.response.at_end() == AtEnd::Nothing;
+        let harmless = link.unprocessed || link.kept && is_idempotent(pending.method(request));
+        unheard && harmless && matches!(kind, LoadErrorKind::Closed | LoadErrorKind::Reset) && !pending.repeated
     }
 
     /// A user's request timed out.

@@ -11,6 +11,7 @@ import pytest
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.host.label import Label
+from partywall.host.quota import PERIOD_US
 from partywall.sandbox import Settings, cgroups, delegation, make, oci, reaper, remedies
 from partywall.sandbox.cgroups import Cgroups
 from partywall.sandbox.document import Limits
@@ -231,7 +232,7 @@ def test_a_user_s_container_has_a_user_namespace_in_which_this_user_is_root():
 
 def test_a_user_s_container_is_given_nothing_that_no_controller_holds():
     limited = bundle(["cpu", "memory"], cpu_limit=0.5, memory=1 << 20)["linux"]["resources"]
-    assert limited["cpu"] == {"quota": 100_000, "period": oci.PERIOD_US}
+    assert limited["cpu"] == {"quota": 100_000, "period": PERIOD_US}
     assert limited["memory"] == {"limit": 1 << 20}
     assert "cpus" in bundle(["cpu", "cpuset"])["linux"]["resources"]["cpu"]
     assert {"cpu", "unified"}.isdisjoint(bundle(["memory"])["linux"]["resources"])

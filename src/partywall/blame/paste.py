@@ -5,10 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from partywall.blame.record import Place
-
-PERIOD_US = 100_000
-LEAST_QUOTA_US = 1_000
-"""The kernel accepts no lower quota."""
+from partywall.host.quota import PERIOD_US, quota_us
 
 
 def paste(place: Place, use: float, device: str = "") -> str:
@@ -17,12 +14,12 @@ def paste(place: Place, use: float, device: str = "") -> str:
 
 
 def _cpu(place: Place, cpus: float) -> str:
-    quota, name = max(LEAST_QUOTA_US, int(cpus * PERIOD_US)), quote(place.known_as)
+    quota, name = quota_us(cpus), quote(place.known_as)
     match place.tool:
         case "systemd":
             return f"systemctl set-property --runtime {name} CPUQuota={max(1, round(100 * cpus))}%"
         case "libvirt":
-            each = max(LEAST_QUOTA_US, int(cpus / place.vcpus * PERIOD_US))
+            each = quota_us(cpus / place.vcpus)
             return f"virsh schedinfo {name} --live vcpu_period={PERIOD_US} vcpu_quota={each}"
         case "docker" | "podman":
             return f"{place.tool} update --cpus {max(0.01, cpus):.2f} {name}"

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from partywall.host.quota import PERIOD_US, quota_us
 from partywall.sandbox.base import Settings
 from partywall.sandbox.document import Disk
 
-PERIOD_US = 100_000
 AGENT = "/partywall-agent"
 WORK = "/work"
 # The default of other groups: 1024 shares in version 1, a weight of 100 in version 2.
@@ -29,7 +29,7 @@ def cpu(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: b
     """Resources of the cpu controller. limit: share of the time of `cpus`; None removes it."""
     # To remove a limit live, a quota above the available time, because crun accepts no negative quota.
     share = 2.0 if limit is None else limit
-    quota = max(1000, round(share * len(cpus) * PERIOD_US))
+    quota = quota_us(share * len(cpus))
     resources: dict[str, Any] = {"cpu": {"quota": quota, "period": PERIOD_US, "cpus": ",".join(map(str, cpus))}}
     weight = 100 if weight is None else weight
     if v2:

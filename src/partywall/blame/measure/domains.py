@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from partywall.blame.measure.files import Files
-from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Refused, lack
+from partywall.blame.measure.owners import PERIOD_US, Kind, Refused, lack
 from partywall.errors import PartywallError
+from partywall.host.quota import quota_us
 from partywall.host.settings.ledger import Command, Undo
 from partywall.sandbox.libvirt.library import URI, connect, libvirt_errors
 from partywall.sandbox.libvirt.tuning import Tuner
@@ -47,7 +48,7 @@ class Domain:
         if self.files.kind is Kind.DISK:
             ways = {"read_bytes_sec": int(limit), "write_bytes_sec": int(limit)}
             return self._do(self.tuner.throttle, {**self.before, **ways})
-        quota = max(LEAST_QUOTA_US, int(limit / self.vcpus * PERIOD_US))
+        quota = quota_us(limit / self.vcpus, PERIOD_US)
         return self._do(self.tuner.schedule, {"vcpu_period": PERIOD_US, "vcpu_quota": quota})
 
     def release(self) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Refused, lack
+from partywall.blame.measure.owners import PERIOD_US, Kind, Refused, lack
 from partywall.files import kernel_text
+from partywall.host.quota import quota_us
 from partywall.host.settings.ledger import Undo
 from partywall.sandbox.cgroups import Cgroups
 
@@ -44,7 +45,7 @@ class Files:
         if self.kind is Kind.DISK:
             rate = f"rbps={int(limit)} wbps={int(limit)}" if self.is_v2 else f"{int(limit)}"
             return dict.fromkeys(self.before, f"{self.device} {rate}")
-        quota = max(LEAST_QUOTA_US, int(limit * PERIOD_US))
+        quota = quota_us(limit, PERIOD_US)
         if self.is_v2:
             return {self.folder / "cpu.max": f"{quota} {PERIOD_US}"}
         # Lower the quota first and the period then: no moment allows more than before or after, which a parent refuses.

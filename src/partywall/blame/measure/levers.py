@@ -21,10 +21,11 @@ from typing import Self
 
 from partywall.blame.measure.domains import domain_of
 from partywall.blame.measure.files import Files, files_of
-from partywall.blame.measure.owners import LEAST_QUOTA_US, PERIOD_US, Kind, Owner, Refused, lack, owner_of
+from partywall.blame.measure.owners import PERIOD_US, Kind, Owner, Refused, lack, owner_of
 from partywall.blame.measure.units import unit_of
 from partywall.errors import TrialError
 from partywall.host.label import state_root
+from partywall.host.quota import LEAST_QUOTA_US
 from partywall.host.settings import ledger, watchdog
 from partywall.sandbox.cgroups import Cgroups
 

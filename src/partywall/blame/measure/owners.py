@@ -18,8 +18,6 @@ from partywall.host.settings.ledger import Undo
 
 PERIOD_US = 10_000
 """The period of quotas: a pulse of 100 ms has ten of them."""
-LEAST_QUOTA_US = 1_000
-"""The kernel accepts no lower quota."""
 UNIT = re.compile(r"/([^/]+\.(?:service|scope|slice))$")
 ANOTHER = re.compile(r"/user@\d+\.service/")
 DOMAIN = re.compile(r"/(?:machine-)?qemu(?:-|\\x2d)(\d+)(?:-|\\x2d)[^/]*(?:\.scope|\.libvirt-qemu)(?:/|$)")

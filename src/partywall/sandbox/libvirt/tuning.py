@@ -12,13 +12,11 @@ from functools import partial
 from typing import Any
 
 from partywall.errors import CapabilityError, TrialError
+from partywall.host.quota import PERIOD_US, quota_us
 from partywall.sandbox.base import Settings
 from partywall.sandbox.libvirt import domain as definitions
 from partywall.sandbox.libvirt.library import library, libvirt_errors
 
-PERIOD_US = 100_000
-# The kernel's minimum: a millisecond in each period.
-QUOTA_US_MIN = 1_000
 USUAL_WEIGHT = 100
 XEN = "Xen"
 Parameters = Mapping[str, int]
@@ -41,7 +39,7 @@ def scheduling(
     if limit is None:
         period, quota = own.get("vcpu_period", PERIOD_US), own.get("vcpu_quota", -1)
     else:
-        period, quota = PERIOD_US, max(QUOTA_US_MIN, round(limit * cpus / vcpus * PERIOD_US))
+        period, quota = PERIOD_US, quota_us(limit * cpus / vcpus)
     return {"cpu_shares": shares, "vcpu_period": period, "vcpu_quota": quota}
 
 

@@ -45,10 +45,10 @@ from partywall.host import Host
 from partywall.load import recent
 from partywall.load.second import add_pairs, histogram
 from partywall.load.store import LoadDirectory
-from partywall.migrate.owned import move_domain
+from partywall.migrate.document import Method
+from partywall.migrate.measure.owned import move_domain
 from partywall.model.cluster import Cluster
 from partywall.model.consolidation import ConsolidationEvidence, Step
-from partywall.model.migration import Method
 from partywall.model.profiles import CERVERA
 from partywall.power.meters import MeterError, make
 from partywall.store.consolidation import ConsolidationDirectory

@@ -23,10 +23,10 @@ import moves
 from frame import Options, Outcome, bench, in_parts
 from migrate_predict import writer
 from partywall.events import silent
+from partywall.migrate.document import Advice, Method, MigrationEvidence, MigrationPlan
 from partywall.migrate.findings import cost
-from partywall.migrate.seen import Seen
-from partywall.migrate.series import Series
-from partywall.model.migration import Advice, Method, MigrationEvidence, MigrationPlan
+from partywall.migrate.measure.seen import Seen
+from partywall.migrate.measure.series import Series
 
 WRITERS = {"slow": ((2, 16), (8, 32)), "fast": ((16, 64), (24, 128), (32, 32))}
 GOALS_MS = (150, None, 1500)

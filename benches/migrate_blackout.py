@@ -47,12 +47,12 @@ from partywall.clock import Monotonic
 from partywall.events import silent
 from partywall.host import Host
 from partywall.host.settings import idle
-from partywall.migrate import qmp
+from partywall.migrate.document import MoveFinding
 from partywall.migrate.findings.cost import move_finding
-from partywall.migrate.network import GUEST
-from partywall.migrate.pings import Pings
-from partywall.migrate.series import PEER_PORT, Series
-from partywall.model.migration import MoveFinding
+from partywall.migrate.measure import qmp
+from partywall.migrate.measure.network import GUEST
+from partywall.migrate.measure.pings import Pings
+from partywall.migrate.measure.series import PEER_PORT, Series
 from partywall.sandbox.lab import ip
 
 STOPS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -19,11 +19,11 @@ from frame import Options, Outcome, bench, in_parts
 from partywall.clock import Monotonic
 from partywall.core.stats import rounds
 from partywall.core.stats.estimate import Estimate
-from partywall.migrate.move import Moved, Mover
-from partywall.migrate.network import GUEST
-from partywall.migrate.pings import Pings
-from partywall.migrate.series import PEER_PORT, Series
-from partywall.model.migration import Activity, Method
+from partywall.migrate.document import Activity, Method
+from partywall.migrate.measure.move import Moved, Mover
+from partywall.migrate.measure.network import GUEST
+from partywall.migrate.measure.pings import Pings
+from partywall.migrate.measure.series import PEER_PORT, Series
 
 RATE = 1000.0
 ROUNDS, FEWEST, MS = 5, 3, 1_000_000

@@ -29,15 +29,15 @@ from frame import Options, Outcome, bench
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
 from partywall.events import Broken
-from partywall.migrate.move import Moved, Mover
-from partywall.migrate.seen import Seen
-from partywall.migrate.series import Series
-from partywall.model.migration import Activity, Method
+from partywall.migrate.document import Activity, Method
+from partywall.migrate.measure.move import Moved, Mover
+from partywall.migrate.measure.seen import Seen
+from partywall.migrate.measure.series import Series
 from partywall.sandbox import networks
 from partywall.sandbox.lab import ip
 from partywall.sandbox.qemu.monitor import Monitor
 
-PINGS = b"partywall.migrate.pings"
+PINGS = b"partywall.migrate.measure.pings"
 
 PLAN = """\
 partywall_migration: 1

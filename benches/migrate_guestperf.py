@@ -18,11 +18,11 @@ from frame import Options, Outcome, bench
 from partywall.agent.catalogue import shipped
 from partywall.core.here import this_host
 from partywall.events import silent
-from partywall.migrate import plan as plans
+from partywall.migrate import check as plans
+from partywall.migrate.document import MigrationPlan
 from partywall.migrate.findings.cost import findings
-from partywall.migrate.seen import Seen
-from partywall.model.migration import MigrationPlan
-from partywall.store.migration import MigrationDirectory
+from partywall.migrate.measure.seen import Seen
+from partywall.migrate.record import MigrationDirectory
 
 GUESTPERF_S = 30.0
 QUICK = ("default", "post-copy-after-1")

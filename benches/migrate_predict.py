@@ -26,10 +26,10 @@ import numpy as np
 import moves
 from frame import Options, Outcome, bench, in_parts
 from partywall.events import silent
-from partywall.migrate import network as networks
+from partywall.migrate.document import MigrationEvidence, MigrationPlan, MoveFinding, Prediction, Survey
 from partywall.migrate.findings import cost
-from partywall.migrate.series import Series
-from partywall.model.migration import MigrationEvidence, MigrationPlan, MoveFinding, Prediction, Survey
+from partywall.migrate.measure import network as networks
+from partywall.migrate.measure.series import Series
 from partywall.sandbox.lab import tc
 
 MIB = 1 << 20

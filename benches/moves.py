@@ -11,8 +11,8 @@ from typing import Any
 from partywall.core import here
 from partywall.events import silent
 from partywall.host import Host
-from partywall.migrate.series import Series, prepare
-from partywall.model.migration import MigrationPlan
+from partywall.migrate.document import MigrationPlan
+from partywall.migrate.measure.series import Series, prepare
 from partywall.sandbox import lab, qemu
 
 

@@ -12,7 +12,7 @@ from partywall.core.report.compared import Figure, figures_of
 from partywall.errors import UsageError
 from partywall.guard.record import GuardInterval
 from partywall.kinds.compared import merged, side_by_side
-from partywall.model.migration import Move, MoveFinding
+from partywall.migrate.document import Move, MoveFinding
 from tests.guard.records import guard_record
 from tests.test_kinds import BEGUN, MAKERS, ROW
 

@@ -19,8 +19,9 @@ from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.guard.record import GuardInterval
 from partywall.load.store import LoadDirectory
+from partywall.migrate.document import MigrationPlan, Move
+from partywall.migrate.record import MigrationDirectory
 from partywall.model.cluster import Cluster
-from partywall.model.migration import MigrationPlan, Move
 from partywall.model.power import MeterFacts, Reading
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
@@ -29,7 +30,6 @@ from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
 from partywall.store import RunDirectory
 from partywall.store.consolidation import ConsolidationDirectory
-from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
 from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way

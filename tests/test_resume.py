@@ -10,11 +10,11 @@ from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import Note, silent
 from partywall.kinds.consolidation import Consolidations, SimulationJob
-from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.migrate import series
-from partywall.migrate.plan import moves_of
-from partywall.migrate.seen import Seen
-from partywall.model.migration import MigrationPlan, Move, Survey
+from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.check import moves_of
+from partywall.migrate.document import MigrationPlan, Move, Survey
+from partywall.migrate.measure import series
+from partywall.migrate.measure.seen import Seen
 from partywall.model.power import Reading, Slot
 from partywall.placement import traces
 from partywall.power import measure

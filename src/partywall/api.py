@@ -46,14 +46,14 @@ from partywall.host.label import WORK_ROOT
 from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
-from partywall.kinds.migration import MigrationJob, Migrations
 from partywall.kinds.run import RunJob, Runs, changes
 from partywall.kinds.study import Studies, StudyJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
-from partywall.migrate import plan as migration_plans
+from partywall.migrate import check as migration_plans
+from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.model.plan import Plan
 from partywall.model.study import Length, Machines, StudyRequest
 from partywall.run import stages

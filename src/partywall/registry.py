@@ -15,7 +15,7 @@ OWN = {
     "load": "partywall.kinds.load:Loads",
     "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",
-    "migration": "partywall.kinds.migration:Migrations",
+    "migration": "partywall.migrate.capability:Migrations",
     "power": "partywall.power.capability:Powers",
     "consolidation": "partywall.kinds.consolidation:Consolidations",
     "watch": "partywall.watch.capability:Watches",

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from partywall.errors import TrialError
-from partywall.migrate.move import Moved, Mover
-from partywall.migrate.series import Series
-from partywall.model.migration import Method
+from partywall.migrate.document import Method
+from partywall.migrate.measure.move import Moved, Mover
+from partywall.migrate.measure.series import Series
 
 
 class Guest(Series):

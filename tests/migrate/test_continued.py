@@ -7,11 +7,11 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, TrialError
-from partywall.migrate import libvirt_end, owned
-from partywall.migrate import plan as plans
-from partywall.migrate.end import Look
-from partywall.migrate.libvirt_end import LibvirtEnd
-from partywall.migrate.owned import OwnSeries
+from partywall.migrate import check as plans
+from partywall.migrate.measure import libvirt_end, owned
+from partywall.migrate.measure.end import Look
+from partywall.migrate.measure.libvirt_end import LibvirtEnd
+from partywall.migrate.measure.owned import OwnSeries
 from partywall.sandbox.libvirt import library
 
 PLAN = b"partywall_migration: 1\nname: own\nhosts: {a: {qmp: /run/a, address: one}, b: {qmp: /run/b, address: two}}\n"

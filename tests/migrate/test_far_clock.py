@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from partywall.migrate import far_clock, qmp
+from partywall.migrate.measure import far_clock, qmp
 from partywall.sandbox.ssh import connection
 
 S = 1_000_000_000

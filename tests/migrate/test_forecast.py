@@ -10,11 +10,11 @@ from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.migrate import plan as plans
-from partywall.model.migration import Move, Progress, ServiceSeen, Survey
-from partywall.report.migration_view import show, show_predictions
-from partywall.store.migration import CALIBRATION, MigrationDirectory
+from partywall.migrate import check as plans
+from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.document import Move, Progress, ServiceSeen, Survey
+from partywall.migrate.record import CALIBRATION, MigrationDirectory
+from partywall.migrate.report import show, show_predictions
 
 MIB, MS = 1 << 20, 1_000_000
 ABOUT = {"started_at": "2026-11-24T22:00:00+00:00", "memory_bytes": 256 * MIB, "qemu": "7.2.0", "emulated": False}

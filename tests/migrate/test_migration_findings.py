@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from partywall.migrate.document import MigrationEvidence, MigrationPlan, Move, Progress
 from partywall.migrate.findings import cost
-from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Progress
 
 MS = 1_000_000
 PERIOD = MS

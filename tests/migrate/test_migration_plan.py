@@ -6,8 +6,8 @@ from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import silent
-from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.migrate import plan as plans
+from partywall.migrate import check as plans
+from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.testing import fake_host
 
 GOOD = b"""

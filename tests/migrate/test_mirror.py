@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from partywall.errors import TrialError
-from partywall.migrate.storage import Disk, Mirror, disks
-from partywall.model.migration import Progress
+from partywall.migrate.document import Progress
+from partywall.migrate.measure.storage import Disk, Mirror, disks
 from partywall.sandbox.qemu.monitor import Monitor
 
 NAMES = ("root", "/machine/peripheral/data")

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from partywall.migrate.document import Goal, Method
 from partywall.migrate.findings.advice import advise
 from partywall.migrate.findings.prediction import Curve, Facts, Fixed
 from partywall.migrate.findings.response import Service
-from partywall.model.migration import Goal, Method
 
 MIB = 1 << 20
 DEFAULT = Method()

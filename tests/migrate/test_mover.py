@@ -6,11 +6,11 @@ import pytest
 
 from partywall.clock import Monotonic
 from partywall.errors import TrialError
-from partywall.migrate import move
-from partywall.migrate.end import Announced, Look
-from partywall.migrate.move import Mover
-from partywall.migrate.qemu_end import QemuEnd
-from partywall.model.migration import Method, Progress
+from partywall.migrate.document import Method, Progress
+from partywall.migrate.measure import move
+from partywall.migrate.measure.end import Announced, Look
+from partywall.migrate.measure.move import Mover
+from partywall.migrate.measure.qemu_end import QemuEnd
 
 S = 1_000_000_000
 

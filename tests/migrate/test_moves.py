@@ -17,9 +17,9 @@ from partywall.agent.catalogue import shipped
 from partywall.core.here import this_host
 from partywall.events import silent
 from partywall.host import Host
-from partywall.migrate import plan as plans
+from partywall.migrate import check as plans
 from partywall.migrate.findings.cost import move_finding
-from partywall.migrate.series import Series
+from partywall.migrate.measure.series import Series
 from partywall.sandbox import lab, networks, qemu
 from tests import root_image
 from tests.measured import measured
@@ -106,7 +106,7 @@ def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
 
 @pytest.mark.slow
 def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypatch):
-    from partywall.migrate.guest import MovableGuest  # noqa: PLC0415 - the test changes it
+    from partywall.migrate.measure.guest import MovableGuest  # noqa: PLC0415 - the test changes it
 
     expect = MovableGuest.expect
 
@@ -124,7 +124,7 @@ def test_a_destination_that_dies_leaves_the_guest_running(carried_out, monkeypat
 
 @pytest.mark.slow
 def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_out, monkeypatch):
-    from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
+    from partywall.migrate.measure.move import Mover  # noqa: PLC0415 - the test changes it
 
     arrive = Mover._arrive
 
@@ -142,7 +142,7 @@ def test_a_destination_that_dies_with_all_memory_gives_the_guest_back(carried_ou
 
 @pytest.mark.slow
 def test_a_destination_without_room_is_refused_before_anything_moves(carried_out, monkeypatch):
-    monkeypatch.setattr("partywall.migrate.guest.available", lambda: 64 << 20)
+    monkeypatch.setattr("partywall.migrate.measure.guest.available", lambda: 64 << 20)
     (seen,) = carried_out(plan())
     assert seen.move.outcome == "failed"
     assert seen.move.reason == "host b has 64 MiB of memory free, and the guest needs 160 MiB; free some there"
@@ -152,8 +152,8 @@ def test_a_destination_without_room_is_refused_before_anything_moves(carried_out
 
 def test_a_source_that_gets_no_cpu_is_requested_again_and_one_that_hangs_is_not(monkeypatch):
     from partywall.errors import TrialError  # noqa: PLC0415 - only here
-    from partywall.migrate.guest import Side  # noqa: PLC0415
-    from partywall.migrate.qemu_end import QemuEnd  # noqa: PLC0415
+    from partywall.migrate.measure.guest import Side  # noqa: PLC0415
+    from partywall.migrate.measure.qemu_end import QemuEnd  # noqa: PLC0415
 
     side = Side("a", subprocess.Popen(["sleep", "60"]), None, None)
     requested, waited = [], [0, 8_000_000_000, 8_000_000_000, 8_000_000_000]
@@ -188,7 +188,7 @@ def test_a_guest_that_is_stopped_goes_on_where_it_is_in_the_end(carried_out):
 
 @pytest.mark.slow
 def test_the_guest_waits_on_the_destination_until_the_source_has_ended(carried_out, monkeypatch):
-    from partywall.migrate.move import Mover  # noqa: PLC0415 - the test changes it
+    from partywall.migrate.measure.move import Mover  # noqa: PLC0415 - the test changes it
 
     states = []
     arrive = Mover._arrive

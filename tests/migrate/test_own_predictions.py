@@ -9,16 +9,16 @@ from rich.console import Console
 from partywall.agent.catalogue import shipped
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import Left, silent
-from partywall.kinds import migration_known
-from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.migrate import plan as plans
-from partywall.migrate import resident, watching
-from partywall.migrate.end import Memory
+from partywall.migrate import check as plans
+from partywall.migrate import known
+from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.document import Method, Move, MoveFinding, Progress, Survey
 from partywall.migrate.findings import cost, own, prediction
 from partywall.migrate.findings.prediction import Curve, Facts
-from partywall.model.migration import Method, Move, MoveFinding, Progress, Survey
-from partywall.report.migration_view import show
-from partywall.store.migration import CALIBRATION, MigrationDirectory
+from partywall.migrate.measure import resident, watching
+from partywall.migrate.measure.end import Memory
+from partywall.migrate.record import CALIBRATION, MigrationDirectory
+from partywall.migrate.report import show
 
 MIB, MS = 1 << 20, 1_000_000
 SIZE = 256 * MIB - 128 * 1024
@@ -293,16 +293,16 @@ def test_earlier_moves_are_those_of_the_same_guest_between_the_same_hosts(tmp_pa
     runs.mkdir()
     for number, requested in enumerate((plan(), plan(a="/run/c", b="/run/d"), plan(name="db"), plan(rest=""))):
         simple_record(runs / str(number), requested, [moved()])
-    fits = migration_known.earlier_moves(plan(), ABOUT, None, runs)
+    fits = known.earlier_moves(plan(), ABOUT, None, runs)
     assert [earlier.move.number for earlier in fits] == [-1, -2], "monitors change with each move"
     assert {earlier.move.method for earlier in fits} == {"pre-copy"}
     assert fits[0].finding().values["total_s"] > 2
-    assert not migration_known.earlier_moves(plan(), {**ABOUT, "memory_bytes": 1}, None, runs)
-    one = migration_known.earlier_moves(plan(), ABOUT, runs / "0", runs)
+    assert not known.earlier_moves(plan(), {**ABOUT, "memory_bytes": 1}, None, runs)
+    one = known.earlier_moves(plan(), ABOUT, runs / "0", runs)
     assert len(one) == 1
     for number, why in (("2", "its plan is db"), ("3", "its link is not that of the plan")):
         with pytest.raises(UsageError, match=why):
-            migration_known.earlier_moves(plan(), ABOUT, runs / number, runs)
+            known.earlier_moves(plan(), ABOUT, runs / number, runs)
 
 
 def test_a_move_that_its_own_limit_held_back_does_not_tell_what_the_link_carries(tmp_path):
@@ -310,11 +310,11 @@ def test_a_move_that_its_own_limit_held_back_does_not_tell_what_the_link_carries
     runs = tmp_path / "runs"
     runs.mkdir()
     simple_record(runs / "one", limited, [moved(method="slow")])
-    assert not migration_known.earlier_moves(plan(), ABOUT, None, runs)
-    assert migration_known.earlier_moves(limited, ABOUT, None, runs), "it does for moves with the same limit"
+    assert not known.earlier_moves(plan(), ABOUT, None, runs)
+    assert known.earlier_moves(limited, ABOUT, None, runs), "it does for moves with the same limit"
     squeezed = plan("link: {rate: 400Mbit/s}\nmethods: {x: {xbzrle: true}}")
     simple_record(runs / "two", squeezed, [moved(method="x")])
-    assert not migration_known.earlier_moves(plan(), ABOUT, None, runs), "its bytes are not those of pages"
+    assert not known.earlier_moves(plan(), ABOUT, None, runs), "its bytes are not those of pages"
 
 
 def test_a_guest_that_changes_too_much_is_said_to_be_cancelled():

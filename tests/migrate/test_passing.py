@@ -12,7 +12,7 @@ from partywall.agent.catalogue import Warn, shipped
 from partywall.core import here
 from partywall.errors import CapabilityError
 from partywall.events import silent
-from partywall.migrate import passing
+from partywall.migrate.measure import passing
 from partywall.model.scenario import Passing, Scenario
 from partywall.plan import make
 from partywall.plan.placement import topology_of

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import time
 
-from partywall.migrate import pings
+from partywall.migrate.measure import pings
 
 
 def test_an_answer_that_is_too_short_does_not_end_the_pings():

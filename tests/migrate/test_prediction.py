@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from partywall.migrate.document import Method, Move, MoveFinding, Progress, Survey
 from partywall.migrate.findings import cost, prediction
 from partywall.migrate.findings.prediction import Curve, Facts, Fixed
 from partywall.migrate.findings.response import Service, p99_during, quantiles, until_answered
-from partywall.model.migration import Method, Move, MoveFinding, Progress, Survey
 
 MIB = 1 << 20
 EARLIER_WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.4)

@@ -3,8 +3,8 @@
 import pytest
 
 from partywall.errors import CapabilityError, TrialError
-from partywall.migrate import qmp
-from partywall.model.migration import Method
+from partywall.migrate.document import Method
+from partywall.migrate.measure import qmp
 
 
 class Monitor:

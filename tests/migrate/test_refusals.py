@@ -7,10 +7,10 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.core.document.decode import decode
 from partywall.errors import UsageError
-from partywall.migrate import plan as plans
-from partywall.migrate.end import Info
-from partywall.migrate.refusals import refusals
-from partywall.model.migration import Method
+from partywall.migrate import check as plans
+from partywall.migrate.document import Method
+from partywall.migrate.measure.end import Info
+from partywall.migrate.measure.refusals import refusals
 
 CASES = sorted(Path(__file__).parent.glob("bad/*.yaml"))
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from partywall.migrate.survey import PARTS, survey
+from partywall.migrate.measure.survey import PARTS, survey
 
 PAGE, MIB, MS = 4096, 1 << 20, 1_000_000
 

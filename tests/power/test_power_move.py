@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.model.migration import Move, MoveFinding, Responses
+from partywall.migrate.document import Move, MoveFinding, Responses
 from partywall.power import profiles
 from partywall.power.findings.moving import energy
 

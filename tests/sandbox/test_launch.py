@@ -4,7 +4,7 @@ import os
 from types import SimpleNamespace
 
 from partywall.host.label import Label
-from partywall.migrate.guest import Side
+from partywall.migrate.measure.guest import Side
 from partywall.sandbox import reaper
 from partywall.sandbox.qemu.launch import launched
 

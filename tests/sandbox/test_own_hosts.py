@@ -19,12 +19,12 @@ from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit
 from partywall.events import silent
 from partywall.host import Host
-from partywall.kinds.migration import MigrationJob, Migrations
-from partywall.migrate import move as moves_of_guests
-from partywall.migrate import plan as plans
-from partywall.migrate.channel import Channel
-from partywall.migrate.libvirt_end import LibvirtEnd
-from partywall.migrate.storage import Mirror, copies
+from partywall.migrate import check as plans
+from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.measure import move as moves_of_guests
+from partywall.migrate.measure.channel import Channel
+from partywall.migrate.measure.libvirt_end import LibvirtEnd
+from partywall.migrate.measure.storage import Mirror, copies
 from partywall.sandbox import lab, qemu
 from partywall.testing import libvirt
 from tests import ssh_server

@@ -14,7 +14,7 @@ from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError
 from partywall.guard.check import load
 from partywall.load import plan as loads
-from partywall.migrate import plan as migrations
+from partywall.migrate import check as migrations
 from partywall.power import profiles
 from partywall.scenario import load as load_scenario
 from partywall.web import documents

@@ -6,9 +6,9 @@ import pytest
 from pydantic import BaseModel
 
 from partywall.guard.document import Policy
+from partywall.migrate.document import MigrationPlan
 from partywall.model.cluster import Cluster
 from partywall.model.load_plan import LoadPlan
-from partywall.model.migration import MigrationPlan
 from partywall.model.scenario import Scenario
 from partywall.scenario import loads
 from partywall.units import parse_share

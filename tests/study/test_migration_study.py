@@ -6,8 +6,8 @@ import pytest
 
 from partywall import study
 from partywall.errors import UsageError
+from partywall.migrate.document import Bin, Move, MoveFinding, PassFinding, Responses
 from partywall.model.agreement import Likeness, judge
-from partywall.model.migration import Bin, Move, MoveFinding, PassFinding, Responses
 from partywall.model.paper import Place
 from partywall.model.study import StudyRequest
 from partywall.scenario import papers

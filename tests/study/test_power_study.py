@@ -5,8 +5,8 @@ import pytest
 
 from partywall import study
 from partywall.errors import TrialError, UsageError
+from partywall.migrate.document import Move
 from partywall.model.agreement import Likeness, judge
-from partywall.model.migration import Move
 from partywall.model.paper import Place
 from partywall.model.power import Activity, Slot, chances
 from partywall.power import ladder, profiles

@@ -15,9 +15,9 @@ from partywall.cli.live import Live, wide_console
 from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.migration import RUNS, Forecast, MigrationJob, Migrations
-from partywall.migrate import plan as plans
-from partywall.store.migration import MigrationDirectory
+from partywall.migrate import check as plans
+from partywall.migrate.capability import RUNS, Forecast, MigrationJob, Migrations
+from partywall.migrate.record import MigrationDirectory
 
 
 def migrate(
@@ -125,7 +125,7 @@ def _show_forecast(forecast: Forecast | None, console: Console, *, is_own: bool)
         if not is_own:
             say("no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one")
         return
-    from partywall.report.migration_view import show_predictions  # noqa: PLC0415 - what draws is slow to import
+    from partywall.migrate.report import show_predictions  # noqa: PLC0415 - what draws is slow to import
 
     for text in (*forecast.said, forecast.lacking):
         if text:

@@ -12,9 +12,9 @@ from typing import Any
 
 from partywall.consolidate.seams import Observed
 from partywall.errors import CapabilityError, Problem, TrialError
-from partywall.migrate.owned import move_domain
+from partywall.migrate.document import Method
+from partywall.migrate.measure.owned import move_domain
 from partywall.model.cluster import Cluster
-from partywall.model.migration import Method
 
 GIVE_UP_NS = 900_000_000_000
 

@@ -14,9 +14,9 @@ from functools import cache
 import numpy as np
 
 from partywall.core.stats.estimate import Span
+from partywall.migrate.document import Method
 from partywall.migrate.findings.prediction import NOTHING, Curve, Facts, replayed
 from partywall.model.cluster import Cluster, GuestSpec, LinkSpec
-from partywall.model.migration import Method
 from partywall.placement.state import bytes_per_s
 
 SOURCE_CORES, DESTINATION_CORES = 1.0, 0.5

@@ -10,10 +10,10 @@ from partywall.core.job import Action, Option
 from partywall.core.report.value import Column, Report, Table
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import TrialError
+from partywall.migrate.record import MigrationDirectory
 from partywall.model.power import MoveEnergy
 from partywall.power import meters
 from partywall.power.profiles import PROFILES, find
-from partywall.store.migration import MigrationDirectory
 
 
 class Meters(Action):

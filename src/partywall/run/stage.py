@@ -31,7 +31,7 @@ CALIBRATION_NS = 150_000_000
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 WARM_UP_NS = 500_000_000
-PASSING = "partywall.migrate.passing"
+PASSING = "partywall.migrate.measure.passing"
 """The program of a passing migration, by the name of its module: this stage does not use it."""
 PASSING_START_S = 60.0
 VERSION = "version"

@@ -24,16 +24,16 @@ from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
 from partywall.kinds.load import LoadJob
-from partywall.kinds.migration import MigrationJob
 from partywall.kinds.run import RunJob, Runs, outlined
 from partywall.kinds.study import StudyJob
 from partywall.load import plan as load_plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
-from partywall.migrate import plan as migration_plans
+from partywall.migrate import check as migration_plans
+from partywall.migrate.capability import MigrationJob
+from partywall.migrate.document import MigrationPlan
 from partywall.model.load_plan import LoadPlan
-from partywall.model.migration import MigrationPlan
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest

@@ -22,7 +22,7 @@ from partywall.core.report import page
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
-from partywall.migrate import plan as migration_plans
+from partywall.migrate import check as migration_plans
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.report.matrix import Severity, severity_of, severity_words

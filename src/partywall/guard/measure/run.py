@@ -141,8 +141,8 @@ class Kept:
         )
         rows = {leaf: row | more for leaf, row, more in zip(flat.leaves, params["rows"], known, strict=True)}
         pools = dict(zip((pool["name"] for pool in flat.start["pools"]), params["pools"], strict=True))
-        lost = ((source.vif, LOST, note) for source in self.sources for note in source.take_notes())
-        notes = (*((note["about"], note["kind"], note["text"]) for note in params["notes"]), *lost)
+        gone = ((source.vif, LOST, note) for source in self.sources for note in source.take_notes())
+        notes = (*((note["about"], note["kind"], note["text"]) for note in params["notes"]), *gone)
         longest = (params["round_ns_max"], params["decide_ns_max"])
         return GuardInterval(params["from_ns"], params["at_ns"], rows, pools, notes, *longest, self.queue)
 

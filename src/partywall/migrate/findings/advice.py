@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from partywall import units
+from partywall.migrate.document import Advice, Choice, Goal, Method, Prediction
 from partywall.migrate.findings.prediction import Facts, Fixed, predict
-from partywall.model.migration import Advice, Choice, Goal, Method, Prediction
 
 DOWNTIMES_MS = (30, 60, 100, 300, 1000)
 """Downtime limits that are considered beside those of the plan."""

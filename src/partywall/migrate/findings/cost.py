@@ -21,10 +21,7 @@ import numpy.typing as npt
 from partywall import units
 from partywall.core.stats import rounds
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.migrate.findings import own, prediction
-from partywall.migrate.findings.advice import SURE, advise, is_modelled
-from partywall.migrate.findings.response import Service, quantiles, until_answered
-from partywall.model.migration import (
+from partywall.migrate.document import (
     METRICS,
     POSTCOPY,
     PRECOPY,
@@ -45,10 +42,13 @@ from partywall.model.migration import (
     Responses,
     Survey,
 )
+from partywall.migrate.findings import own, prediction
+from partywall.migrate.findings.advice import SURE, advise, is_modelled
+from partywall.migrate.findings.response import Service, quantiles, until_answered
 
 Table = npt.NDArray[Any]
 Tables = Mapping[str, Table]
-"""Of a move, see `store.migration.COLUMNS`; one that is not there is empty."""
+"""Of a move, see `migrate.record.COLUMNS`; one that is not there is empty."""
 EMPTY = {
     "pings": np.zeros((0, 3), np.int64),
     "work": np.zeros((0, 3)),
@@ -134,7 +134,7 @@ def move_finding(move: Move, tables: Tables) -> MoveFinding:
 
 
 def _values(finding: MoveFinding, pings: Table, pauses: Sequence[Gap]) -> dict[str, float | None]:
-    """See `model.migration.METRICS`."""
+    """See `migrate.document.METRICS`."""
     move = finding.move
     return {
         "total_s": _in_seconds(move.total_ns),

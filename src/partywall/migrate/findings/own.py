@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from partywall import units
+from partywall.migrate.document import DirtyCurve, MigrationPlan, Move, MoveFinding, Survey
 from partywall.migrate.findings.prediction import FEWEST_LOOKS, Fixed, rate_window, rates_seen
-from partywall.model.migration import DirtyCurve, MigrationPlan, Move, MoveFinding, Survey
 
 LINK_SHARES = (0.80, 0.88, 0.92, 0.95, 0.97)
 """Of a link's stated rate, what a move gets: headers of TCP, Ethernet and QEMU take 4 to 6 %, other traffic more."""

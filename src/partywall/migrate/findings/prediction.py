@@ -24,8 +24,8 @@ import numpy.typing as npt
 from scipy import optimize
 
 from partywall.core.stats.estimate import Span
+from partywall.migrate.document import Method, Move, MoveFinding, Prediction
 from partywall.migrate.findings.response import SHARES, Service, p99_during
-from partywall.model.migration import Method, Move, MoveFinding, Prediction
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.rounds import student
-from partywall.model.migration import MoveFinding
+from partywall.migrate.document import MoveFinding
 from partywall.model.power import MoveEnergy, NodeModel
 
 PARTS = ("source", "destination", "stretch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from partywall.model.migration import MoveFinding
+from partywall.migrate.document import MoveFinding
 from partywall.model.paper import Beside, Paper, Place
 from partywall.model.study import Section
 from partywall.study import pairing

@@ -18,15 +18,15 @@ from partywall.core.document.form import checked
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
-from partywall.migrate import plan as plans
-from partywall.migrate import series
-from partywall.migrate.bare import rate_of
+from partywall.migrate import check as plans
+from partywall.migrate.document import MigrationPlan, MoveFinding, rate_text
 from partywall.migrate.findings.cost import findings
-from partywall.model.migration import MigrationPlan, MoveFinding, rate_text
+from partywall.migrate.measure import series
+from partywall.migrate.measure.bare import rate_of
+from partywall.migrate.record import MigrationDirectory
 from partywall.model.paper import Place
 from partywall.model.study import StudyReport, StudyRequest
 from partywall.scenario import papers
-from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
     BOTH_ENDS,

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from partywall.model.migration import MigrationPlan
+from partywall.migrate.document import MigrationPlan
 from partywall.values import DurationNs, Frozen, Name
 
 

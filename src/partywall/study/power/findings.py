@@ -8,7 +8,7 @@ import numpy as np
 
 from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
-from partywall.model.migration import Move
+from partywall.migrate.document import Move
 from partywall.model.paper import Beside, Paper, Place
 from partywall.model.power import Activity, Array, NodeModel
 from partywall.model.study import Section

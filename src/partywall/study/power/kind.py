@@ -17,9 +17,10 @@ from partywall.core.document.form import checked
 from partywall.errors import CapabilityError, TrialError
 from partywall.events import Doing, Emit
 from partywall.host import Host
-from partywall.migrate import plan as plans
-from partywall.migrate import series
-from partywall.model.migration import GuestSpec
+from partywall.migrate import check as plans
+from partywall.migrate.document import GuestSpec
+from partywall.migrate.measure import series
+from partywall.migrate.record import MigrationDirectory
 from partywall.model.paper import Place
 from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
 from partywall.model.study import Section, StudyReport, StudyRequest
@@ -32,7 +33,6 @@ from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
 from partywall.sandbox import Settings, qemu
 from partywall.scenario import papers
-from partywall.store.migration import MigrationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.study.kind import (
     BOTH_ENDS,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from partywall.model.migration import GuestSpec, MigrationPlan
+from partywall.migrate.document import GuestSpec, MigrationPlan
 from partywall.values import DurationNs, Frozen, Name
 
 

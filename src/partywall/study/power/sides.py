@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from partywall.migrate.series import Series
+from partywall.migrate.measure.series import Series
 from partywall.power.activity import Process
 
 PLACES = ("a", "b")

@@ -4,11 +4,10 @@ The schedule does not wait for answers, so a guest that stands still is seen for
 the kernel's (SO_TIMESTAMPNS), so a busy client does not look like a slow guest. With an interface, the client also
 hears when a guest, or its QEMU, announces there where it is: until then requests go to the host that it has left.
 
-The client runs as a program of its own in the clients' namespace: `python -m partywall.migrate.pings ADDRESS PORT RATE
-FILE [INTERFACE]`, until its standard input ends. Port 0 asks any guest by ICMP echo requests, which needs root. FILE
-then holds two arrays of int64, all in monotonic nanoseconds. pings, (n, 3): intended start, sent, answered, 0 if never.
-announced, (m, 1): when an announcement arrived.
-"""
+The client runs as a program of its own in the clients' namespace, `python -m partywall.migrate.measure.pings` with
+ADDRESS PORT RATE FILE [INTERFACE], until its standard input ends. Port 0 asks any guest by ICMP echo requests, which
+needs root. FILE then holds two arrays of int64, all in monotonic nanoseconds. pings, (n, 3): intended start, sent,
+answered, 0 if never. announced, (m, 1): when an announcement arrived. """
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ LAST_ANSWERS_S = 1.0
 
 Times = npt.NDArray[np.int64]
 Tables = dict[str, Times]
-"""See above; `store.migration.COLUMNS` has the columns."""
+"""See above; `migrate.record.COLUMNS` has the columns."""
 
 
 class Pings:
@@ -53,7 +52,16 @@ class Pings:
     def __init__(
         self, address: str, port: int, rate: float, file: Path, enter: Sequence[str], interface: str | None = None
     ) -> None:
-        argv = [*enter, sys.executable, "-m", "partywall.migrate.pings", address, str(port), str(rate), str(file)]
+        argv = [
+            *enter,
+            sys.executable,
+            "-m",
+            "partywall.migrate.measure.pings",
+            address,
+            str(port),
+            str(rate),
+            str(file),
+        ]
         argv += [interface] if interface else []
         self._file = file
         pipe = subprocess.PIPE

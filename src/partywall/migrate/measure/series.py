@@ -23,16 +23,8 @@ from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load.quick import Quick, program
-from partywall.migrate import qmp
-from partywall.migrate.guest import MovableGuest
-from partywall.migrate.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, VERIFY, WORK_ID, Messages
-from partywall.migrate.move import GONE, Moved, Mover, Watch
-from partywall.migrate.network import GUEST, Link, Network
-from partywall.migrate.pings import Pings
-from partywall.migrate.plan import moves_of
-from partywall.migrate.seen import MOVE_S, Seen, answers_of, watcher
-from partywall.migrate.survey import seen_service, survey
-from partywall.model.migration import (
+from partywall.migrate.check import moves_of
+from partywall.migrate.document import (
     POSTCOPY,
     PRECOPY,
     Activity,
@@ -45,6 +37,14 @@ from partywall.model.migration import (
     ServiceSeen,
     Survey,
 )
+from partywall.migrate.measure import qmp
+from partywall.migrate.measure.guest import MovableGuest
+from partywall.migrate.measure.messages import BYSTANDER, DIGEST, PEER, SERVICE, USERS, VERIFY, WORK_ID, Messages
+from partywall.migrate.measure.move import GONE, Moved, Mover, Watch
+from partywall.migrate.measure.network import GUEST, Link, Network
+from partywall.migrate.measure.pings import Pings
+from partywall.migrate.measure.seen import MOVE_S, Seen, answers_of, watcher
+from partywall.migrate.measure.survey import seen_service, survey
 from partywall.sandbox import Settings, qemu
 from partywall.sandbox.lab import lacking
 from partywall.sandbox.reaper import clean

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partywall.migrate.survey import PARTS
+from partywall.migrate.measure.survey import PARTS
 from partywall.sandbox.ssh import connection
 
 KIB = 1024

@@ -13,12 +13,12 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
 from partywall.host.label import Label
-from partywall.migrate.end import End, Info, Look
-from partywall.migrate.network import LINK, LINK_PORT, Network, Place
-from partywall.migrate.qemu_end import QemuEnd
-from partywall.migrate.refusals import refusals
-from partywall.migrate.storage import DEVICE, Mirror, Server
-from partywall.model.migration import Storage
+from partywall.migrate.document import Storage
+from partywall.migrate.measure.end import End, Info, Look
+from partywall.migrate.measure.network import LINK, LINK_PORT, Network, Place
+from partywall.migrate.measure.qemu_end import QemuEnd
+from partywall.migrate.measure.refusals import refusals
+from partywall.migrate.measure.storage import DEVICE, Mirror, Server
 from partywall.sandbox.base import Settings
 from partywall.sandbox.lab import interfaces_of
 from partywall.sandbox.qemu import counter

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from partywall.agent.client import AgentClient
+from partywall.migrate.document import HttpSpec, ServiceSeen, Survey
 from partywall.migrate.findings.response import quantiles, until_answered, weighted
-from partywall.model.migration import HttpSpec, ServiceSeen, Survey
 
 INTERVAL_NS = 25_000_000
 SAMPLES = 200
@@ -61,7 +61,7 @@ def survey(workload: str, memory: Path, agent: AgentClient) -> Survey:
 def seen_service(
     pings: npt.NDArray[np.int64], users: npt.NDArray[np.float64], http: HttpSpec | None
 ) -> ServiceSeen | None:
-    """What clients saw: virtual users if there are any. Tables are those of `store.migration.COLUMNS`."""
+    """What clients saw: virtual users if there are any. Tables are those of `migrate.record.COLUMNS`."""
     answered = users[users[:, 2] >= 0] if len(users) else users
     if http is not None and len(answered):
         length_s = (answered[:, 1].max() - answered[:, 0].min()) / 1e9

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from partywall.core.arrow import values
 from partywall.core.record import Record
 from partywall.files import replace_durably
-from partywall.model.migration import MigrationEvidence, MigrationPlan, Move, Survey
+from partywall.migrate.document import MigrationEvidence, MigrationPlan, Move, Survey
 
 Table = npt.NDArray[Any]
 """(rows, columns), see COLUMNS."""

@@ -16,12 +16,10 @@ from partywall.core.capability import EXITS, Options, Outline, expect_same, fini
 from partywall.core.record import stamped
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Note, Started
-from partywall.kinds import migration_known as known_moves
-from partywall.migrate import owned, series
-from partywall.migrate import plan as plans
-from partywall.migrate.seen import MOVE_S, Seen
-from partywall.migrate.watching import SURVEY_S
-from partywall.model.migration import (
+from partywall.migrate import check as plans
+from partywall.migrate import known as known_moves
+from partywall.migrate import record as store
+from partywall.migrate.document import (
     MigrationEvidence,
     MigrationPlan,
     MigrationReport,
@@ -29,8 +27,10 @@ from partywall.model.migration import (
     Prediction,
     rate_text,
 )
-from partywall.store import migration as store
-from partywall.store.migration import MigrationDirectory
+from partywall.migrate.measure import owned, series
+from partywall.migrate.measure.seen import MOVE_S, Seen
+from partywall.migrate.measure.watching import SURVEY_S
+from partywall.migrate.record import MigrationDirectory
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files
@@ -189,7 +189,7 @@ class Migrations:
         return EXITS[findings.findings.outcome]
 
     def files(self) -> Files[MigrationReport]:
-        from partywall.report.migration_view import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.migrate.report import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 
@@ -234,7 +234,7 @@ def _go_on(
 def _said(seen: Seen) -> str:
     """A move in one line."""
     from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
-    from partywall.report.migration_view import line  # noqa: PLC0415 - what draws is slow to import
+    from partywall.migrate.report import line  # noqa: PLC0415 - what draws is slow to import
 
     return line(cost.move_finding(seen.move, seen.tables))
 

@@ -18,19 +18,19 @@ from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
 from partywall.host.label import Label
-from partywall.migrate.channel import Channel
-from partywall.migrate.end import ENDED, End
-from partywall.migrate.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
-from partywall.migrate.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, Moved, Mover
-from partywall.migrate.pings import Pings, answers
-from partywall.migrate.plan import moves_of
-from partywall.migrate.qemu_end import QemuEnd
-from partywall.migrate.refusals import refusals
-from partywall.migrate.seen import MOVE_S, Seen, answers_of, watcher
-from partywall.migrate.storage import Mirror, end_copies
-from partywall.migrate.survey import survey
-from partywall.migrate.watching import watched
-from partywall.model.migration import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
+from partywall.migrate.check import moves_of
+from partywall.migrate.document import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
+from partywall.migrate.measure.channel import Channel
+from partywall.migrate.measure.end import ENDED, End
+from partywall.migrate.measure.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
+from partywall.migrate.measure.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, Moved, Mover
+from partywall.migrate.measure.pings import Pings, answers
+from partywall.migrate.measure.qemu_end import QemuEnd
+from partywall.migrate.measure.refusals import refusals
+from partywall.migrate.measure.seen import MOVE_S, Seen, answers_of, watcher
+from partywall.migrate.measure.storage import Mirror, end_copies
+from partywall.migrate.measure.survey import survey
+from partywall.migrate.measure.watching import watched
 from partywall.sandbox.reaper import clean
 from partywall.session import Session
 

@@ -17,7 +17,7 @@ from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
-from partywall.model.migration import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
+from partywall.migrate.document import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 from partywall.plan.order import rounds
 
 OWN_WORK = "guest"

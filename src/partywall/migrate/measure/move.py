@@ -17,9 +17,9 @@ from partywall.agent.client import AgentClient
 from partywall.agent.clock import DRIFT_PPB, Alignment, Offset
 from partywall.clock import Clock
 from partywall.errors import AgentError, TrialError
-from partywall.migrate.end import ENDED, End, Look
-from partywall.migrate.storage import Mirror
-from partywall.model.migration import Method, Outcome, Pass, Progress
+from partywall.migrate.document import Method, Outcome, Pass, Progress
+from partywall.migrate.measure.end import ENDED, End, Look
+from partywall.migrate.measure.storage import Mirror
 
 GONE: tuple[Outcome, ...] = ("paused", "lost")
 """Outcomes after which the guest does not run: it is ended, and another started."""
@@ -48,7 +48,7 @@ Watch = Callable[[Progress], None]
 
 @dataclass
 class Moved:
-    """What is known of a move so far; see `model.migration.Move`."""
+    """What is known of a move so far; see `migrate.document.Move`."""
 
     begin_ns: int
     end_ns: int = 0

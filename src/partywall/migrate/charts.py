@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 
 from partywall.core.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
-from partywall.model.migration import MigrationFindings, MoveFinding
+from partywall.migrate.document import MigrationFindings, MoveFinding
 
 Rows = list[dict[str, Any]]
 BLACKOUTS = {

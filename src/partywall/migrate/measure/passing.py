@@ -1,8 +1,8 @@
 """A migration that passes by: one end of QEMU's pre-copy, again and again, as an aggressor of a scenario.
 
-`python -m partywall.migrate.passing KEYS` is the program of such an aggressor. All of its processes are one group,
-which the agent stops and continues at any moment and kills at the end. So nothing here has a deadline, and no process
-outside the group is needed.
+`python -m partywall.migrate.measure.passing KEYS` is the program of such an aggressor. All of its processes are one
+group, which the agent stops and continues at any moment and kills at the end. So nothing here has a deadline, and no
+process outside the group is needed.
 
 Pre-copy goes in one direction, so the other end can be a stand-in that costs next to nothing. A source sends to a
 socket, and the kernel drops the bytes. A destination receives a stream that a source has made before. The guest stands
@@ -20,9 +20,9 @@ from typing import Self
 
 from partywall.clock import Clock, Monotonic
 from partywall.errors import Exit, PartywallError, TrialError
-from partywall.migrate.end import ENDED
-from partywall.migrate.qemu_end import LOOK_S, QemuEnd
-from partywall.model.migration import Method
+from partywall.migrate.document import Method
+from partywall.migrate.measure.end import ENDED
+from partywall.migrate.measure.qemu_end import LOOK_S, QemuEnd
 from partywall.model.scenario import Passing
 from partywall.sandbox.qemu.machine import PROGRAM
 from partywall.sandbox.qemu.monitor import Monitor

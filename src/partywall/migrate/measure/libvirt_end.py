@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.errors import TrialError
-from partywall.migrate.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, State, Usual
-from partywall.model.migration import Method, Place, Progress
+from partywall.migrate.document import Method, Place, Progress
+from partywall.migrate.measure.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, State, Usual
 from partywall.sandbox.libvirt.library import connect, dotted, library, libvirt_errors
 
 STATES = {1: "running", 3: "paused", 4: "shutdown", 5: "shut off", 6: "crashed"}

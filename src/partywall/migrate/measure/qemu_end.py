@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from partywall.errors import TrialError
-from partywall.migrate import qmp
-from partywall.migrate.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, Usual
-from partywall.migrate.far_clock import Ahead
-from partywall.migrate.resident import Area
-from partywall.migrate.storage import disks
-from partywall.model.migration import Method, Place
+from partywall.migrate.document import Method, Place
+from partywall.migrate.measure import qmp
+from partywall.migrate.measure.end import LEAST_CONTENT, Announced, End, Info, Look, Memory, Usual
+from partywall.migrate.measure.far_clock import Ahead
+from partywall.migrate.measure.resident import Area
+from partywall.migrate.measure.storage import disks
 from partywall.sandbox.qemu.monitor import Monitor
 
 LOOK_S = 0.05

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from partywall.model.migration import Method, Place, Progress
+from partywall.migrate.document import Method, Place, Progress
 
 State = Literal[
     "none",

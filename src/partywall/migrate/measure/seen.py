@@ -11,9 +11,9 @@ import numpy as np
 from partywall import units
 from partywall.errors import TrialError
 from partywall.events import Broken, Doing, Emit
-from partywall.migrate.pings import Pings, Tables
-from partywall.model.migration import Move, Progress
-from partywall.store.migration import COLUMNS, Table
+from partywall.migrate.document import Move, Progress
+from partywall.migrate.measure.pings import Pings, Tables
+from partywall.migrate.record import COLUMNS, Table
 
 WATCH_S = 3.0
 MOVE_S = 4.0
@@ -22,7 +22,7 @@ MOVE_S = 4.0
 
 @dataclass(frozen=True)
 class Seen:
-    """A move, and what clients and the guest's work saw of it: tables, see `store.migration.COLUMNS`."""
+    """A move, and what clients and the guest's work saw of it: tables, see `migrate.record.COLUMNS`."""
 
     move: Move
     tables: dict[str, Table]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.errors import Problem, UsageError
-from partywall.model.migration import (
+from partywall.migrate.document import (
     POSTCOPY,
     PRECOPY,
     HostSpec,
@@ -19,7 +19,7 @@ from partywall.model.migration import (
     Move,
     MoveFinding,
 )
-from partywall.store.migration import COLUMNS, MigrationDirectory, Table
+from partywall.migrate.record import COLUMNS, MigrationDirectory, Table
 
 EARLIER_MOST = 8
 """Earlier moves that count, the newest first."""

@@ -16,7 +16,8 @@ from partywall.core.report.charts import titled
 from partywall.core.report.compared import figures_of
 from partywall.core.report.files import Files
 from partywall.core.stats.estimate import Estimate, Span
-from partywall.model.migration import (
+from partywall.migrate import charts
+from partywall.migrate.document import (
     METRICS,
     CellFinding,
     Figure,
@@ -31,7 +32,6 @@ from partywall.model.migration import (
     Responses,
     rate_text,
 )
-from partywall.report import migration_charts
 
 COLUMNS = (
     *("workload", "method", "moves", "total", "QEMU's downtime", "guest stopped", "clients waited", "at the start"),
@@ -126,7 +126,7 @@ def move_rows(findings: MigrationFindings) -> list[dict[str, Any]]:
 
 def render(report: MigrationReport) -> str:
     """The whole page."""
-    drawn = migration_charts.all_charts(report.findings)
+    drawn = charts.all_charts(report.findings)
     return page.framed(
         "migration.html.j2",
         {identity: page.fluid(chart) for identity, (_, _, chart) in drawn.items()},
@@ -342,7 +342,7 @@ def _ratio(ratio: Estimate | None) -> str:
 
 
 def _charts(report: MigrationReport) -> dict[str, dict[str, Any]]:
-    drawn = migration_charts.all_charts(report.findings)
+    drawn = charts.all_charts(report.findings)
     return {name: titled(chart, title) for name, (title, _, chart) in drawn.items()}
 
 

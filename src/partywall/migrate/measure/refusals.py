@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from partywall import units
-from partywall.migrate import qmp
-from partywall.migrate.end import Info
-from partywall.model.migration import Method
+from partywall.migrate.document import Method
+from partywall.migrate.measure import qmp
+from partywall.migrate.measure.end import Info
 from partywall.sandbox.qemu.machine import LOSSY_MULTIPLE
 
 SHOWN = 6

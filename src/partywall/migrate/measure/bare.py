@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partywall.agent.agents import Agents
 from partywall.errors import TrialError
-from partywall.model.migration import Activity
+from partywall.migrate.document import Activity
 
 ID = "bare"
 SLICE_NS = 20_000_000

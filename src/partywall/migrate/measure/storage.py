@@ -20,8 +20,8 @@ from typing import Any, Literal
 from partywall.errors import CapabilityError, TrialError
 from partywall.host import Host, install
 from partywall.host.label import Label
-from partywall.migrate.network import STORAGE, Network
-from partywall.model.migration import Progress
+from partywall.migrate.document import Progress
+from partywall.migrate.measure.network import STORAGE, Network
 from partywall.sandbox.qemu.launch import unread
 from partywall.sandbox.qemu.monitor import Monitor
 

@@ -1,6 +1,6 @@
 """Live migrations: what is to be moved how, as people write it, and what was observed of each move.
 
-The first part is the format of a migration plan; reading a file is in `partywall.migrate.plan`. Times are monotonic
+The first part is the format of a migration plan; reading a file is in `partywall.migrate.check`. Times are monotonic
 nanoseconds of the host, unless a name says otherwise.
 """
 

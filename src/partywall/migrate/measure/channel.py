@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from partywall.errors import CapabilityError
-from partywall.migrate import far_clock, resident
-from partywall.migrate.far_clock import Ahead
+from partywall.migrate.measure import far_clock, resident
+from partywall.migrate.measure.far_clock import Ahead
 from partywall.sandbox.qemu.monitor import Monitor
 from partywall.sandbox.ssh import connection
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
-from partywall.migrate.end import Memory, Watchable
-from partywall.model.migration import Survey
+from partywall.migrate.document import Survey
+from partywall.migrate.measure.end import Memory, Watchable
 
 WATCHED_S = (1, 2, 4)
 """Windows in which the hypervisor watches the guest. A second is the shortest that QEMU 7.2 takes."""

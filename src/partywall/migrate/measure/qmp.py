@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from partywall.clock import realtime_offset_ns
 from partywall.errors import CapabilityError, TrialError
-from partywall.migrate.end import Announced, Look
-from partywall.model.migration import Method, Progress
+from partywall.migrate.document import Method, Progress
+from partywall.migrate.measure.end import Announced, Look
 from partywall.sandbox.qemu.monitor import Monitor
 
 PAGE_BYTES = 4096

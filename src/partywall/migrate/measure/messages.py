@@ -13,7 +13,7 @@ import numpy as np
 from partywall.agent.metric import Extractor, Metric
 from partywall.core.stats.histogram import bucket_bounds
 from partywall.errors import TrialError
-from partywall.store.migration import COLUMNS, Table
+from partywall.migrate.record import COLUMNS, Table
 
 WORK_ID, BYSTANDER, USERS = "work", "bystander", "users"
 """Workloads that have a table of their own."""
@@ -51,7 +51,7 @@ class Messages:
         self._rows[workload] = []
 
     def tables(self) -> dict[str, Table]:
-        """See `store.migration.COLUMNS`. The table restarts."""
+        """See `migrate.record.COLUMNS`. The table restarts."""
         tables = {name: np.array(rows, np.float64).reshape(-1, len(COLUMNS[name])) for name, rows in self._rows.items()}
         self._rows = {name: [] for name in self._rows}
         return tables

@@ -1,0 +1,1 @@
+"""Moves of guests between two hosts, carried out and watched. Only this room touches hosts."""

@@ -38,8 +38,11 @@ import cluster
 from common import PARTYWALL
 from frame import Options, Outcome, bench
 from partywall import units
-from partywall.consolidate import load
-from partywall.consolidate.libvirt import Libvirt
+from partywall.consolidate import check
+from partywall.consolidate.document import Cluster
+from partywall.consolidate.measure.libvirt import Libvirt
+from partywall.consolidate.record import ConsolidationDirectory
+from partywall.consolidate.values import ConsolidationEvidence, Step
 from partywall.core.report.latency import quantiles
 from partywall.host import Host
 from partywall.load import recent
@@ -47,11 +50,8 @@ from partywall.load.second import add_pairs, histogram
 from partywall.load.store import LoadDirectory
 from partywall.migrate.document import Method
 from partywall.migrate.measure.owned import move_domain
-from partywall.model.cluster import Cluster
-from partywall.model.consolidation import ConsolidationEvidence, Step
 from partywall.model.profiles import CERVERA
 from partywall.power.meters import MeterError, make
-from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing import power
 
 GUESTS = {"web1": "a", "web2": "b", "web3": "c"}
@@ -262,7 +262,7 @@ class Run:
 
     def _bare(self) -> Cluster:
         text = self._hosts() + "guests:\n" + "".join(f"  {guest}: {{host: {host}}}\n" for guest, host in GUESTS.items())
-        return load.loads(text.encode(), "cluster.yaml")
+        return check.loads(text.encode(), "cluster.yaml")
 
     def _hosts(self) -> str:
         boards, form = self.made.boards, self.form
@@ -304,7 +304,7 @@ class Run:
         )
         text = self._hosts() + "guests:\n" + guests + rest
         (self.records / "cluster.yaml").write_text(text)
-        return load.loads(text.encode(), "cluster.yaml")
+        return check.loads(text.encode(), "cluster.yaml")
 
     # What became of it
 

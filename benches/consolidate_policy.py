@@ -3,10 +3,11 @@
 Simulates 800 hosts over days of generated load, in several random orders of guests; over PlanetLab's days if PLANETLAB
 names a folder with their archives; and over days of Bitbrains' business-critical machines if BITBRAINS names a folder
 with their `tasks.parquet` and `fragments.parquet`. The policy has no parameter that depends on the trace. For every day
-it is compared with published policies, re-implemented, from the same first placement (`placement.simulate` states all
-assumptions). It is on the frontier of a day if no other policy is at least as good in energy, unserved demand and moves
-and better in one of them. The bound knows the whole day, divides guests at will, and moves and switches for nothing;
-the saving is relative to the first placement, where guests have their full CPUs and unused hosts are off.
+it is compared with published policies, re-implemented, from the same first placement (all assumptions are in
+`consolidate.placement.simulate`). It is on the frontier of a day if no other policy is at least as good in energy,
+unserved demand and moves and better in one of them. The bound knows the whole day, divides guests at will, and moves
+and switches for nothing; the saving is relative to the first placement, where guests have their full CPUs and unused
+hosts are off.
 
 Then it makes a plan for 1,000 guests on 200 hosts, and compares the heuristic with the exact solver on small clusters.
 
@@ -28,17 +29,17 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from frame import Options, Outcome, bench
-from partywall.consolidate import load
-from partywall.kinds.consolidation import demand_of_day, unplaced
-from partywall.model.cluster import Cluster
-from partywall.model.consolidation import PolicyResult
-from partywall.placement import exact, plan, traces
-from partywall.placement.bound import least_energy_j
-from partywall.placement.policies import POLICIES, PUBLISHED
-from partywall.placement.policies.own import Partywall
-from partywall.placement.policy import Decisions, Rules
-from partywall.placement.simulate import first_placement, simulate
-from partywall.placement.state import guests_of, hosts_of
+from partywall.consolidate import check
+from partywall.consolidate.capability import demand_of_day, unplaced
+from partywall.consolidate.document import Cluster
+from partywall.consolidate.placement import exact, plan, traces
+from partywall.consolidate.placement.bound import least_energy_j
+from partywall.consolidate.placement.policies import POLICIES, PUBLISHED
+from partywall.consolidate.placement.policies.own import Partywall
+from partywall.consolidate.placement.policy import Decisions, Rules
+from partywall.consolidate.placement.simulate import first_placement, simulate
+from partywall.consolidate.placement.state import guests_of, hosts_of
+from partywall.consolidate.values import PolicyResult
 
 SHARE_MIN = 0.9
 BITBRAINS_DAYS = (1, 8, 15, 22)
@@ -82,7 +83,7 @@ def main(options: Options) -> Outcome:
 
 def days(*, quick: bool) -> list[tuple[str, np.ndarray, int]]:
     """(name, utilisation, order)."""
-    size = len(load.load(load.find("data-centre"), placed=False).guest_names())
+    size = len(check.load(check.find("data-centre"), placed=False).guest_names())
     listed = [(f"generated, seed {seed}", traces.generated(size, seed)) for seed in ((11,) if quick else (11, 12, 13))]
     if folder := os.environ.get("PLANETLAB"):
         listed += [(file.name, traces.read(file)) for file in sorted(Path(folder).glob("*.tar.gz"))]
@@ -107,7 +108,7 @@ def bitbrains(folder: Path, number: int) -> np.ndarray:
 
 def day(name: str, utilisation: np.ndarray, order: int, rules: Rules) -> tuple[float, list[str]]:
     """The share of the bound's saving, and what breaks the bar."""
-    cluster = load.load(load.find("data-centre"), placed=False)
+    cluster = check.load(check.find("data-centre"), placed=False)
     hosts, guests = hosts_of(cluster), guests_of(cluster)
     state = first_placement(unplaced(hosts, guests))
     demand = demand_of_day(utilisation, guests, order)

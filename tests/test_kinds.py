@@ -13,6 +13,8 @@ import pytest
 from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.cli import main, report
+from partywall.consolidate.document import Cluster
+from partywall.consolidate.record import ConsolidationDirectory
 from partywall.core.capability import Options
 from partywall.core.record import Record
 from partywall.errors import UsageError
@@ -21,7 +23,6 @@ from partywall.guard.record import GuardInterval
 from partywall.load.store import LoadDirectory
 from partywall.migrate.document import MigrationPlan, Move
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.cluster import Cluster
 from partywall.model.power import MeterFacts, Reading
 from partywall.model.scenario import Scenario
 from partywall.model.study import StudyRequest
@@ -29,7 +30,6 @@ from partywall.plan import Topology, make
 from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
 from partywall.store import RunDirectory
-from partywall.store.consolidation import ConsolidationDirectory
 from partywall.store.study import StudyDirectory
 from partywall.testing.hosts import fake_host
 from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from partywall import kinds
-from partywall.consolidate import load
+from partywall.consolidate import check
+from partywall.consolidate.capability import Consolidations, SimulationJob
+from partywall.consolidate.placement import traces
 from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import Note, silent
-from partywall.kinds.consolidation import Consolidations, SimulationJob
 from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.migrate.check import moves_of
 from partywall.migrate.document import MigrationPlan, Move, Survey
 from partywall.migrate.measure import series
 from partywall.migrate.measure.seen import Seen
 from partywall.model.power import Reading, Slot
-from partywall.placement import traces
 from partywall.power import measure
 from partywall.power.capability import Powers
 from partywall.power.job import CalibrateJob
@@ -187,7 +187,7 @@ def test_a_calibration_is_not_continued_after_a_restart_of_the_host(monkeypatch,
 
 
 def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_path):
-    cluster = load.load(load.find("cluster"))
+    cluster = check.load(check.find("cluster"))
     job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 1)),), ("static",), 3, 1)
     options, kept = Options(fake_host(), tmp_path / "whole"), Consolidations()
     whole = kept.measure(job, options, silent).evidence().simulations
@@ -210,7 +210,7 @@ def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_p
 
 
 def test_a_simulation_whose_traces_have_changed_is_not_continued(tmp_path):
-    cluster = load.load(load.find("cluster"))
+    cluster = check.load(check.find("cluster"))
     job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 2)),), ("static",), 1, 1)
     options = Options(fake_host(), tmp_path / "part")
 

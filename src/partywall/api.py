@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from partywall import kinds, registry, units
-from partywall.consolidate import load as clusters
+from partywall.consolidate import check as clusters
+from partywall.consolidate.capability import Consolidations, PlanJob, SimulationJob
 from partywall.core import here
 from partywall.core.capability import Capability, Options
 from partywall.core.document.decode import key_text
@@ -43,7 +44,6 @@ from partywall.events import (
 )
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob
 from partywall.kinds.journal import Journal, Look
 from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.run import RunJob, Runs, changes

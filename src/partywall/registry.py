@@ -17,7 +17,7 @@ OWN = {
     "trace": "partywall.trace.capability:Traces",
     "migration": "partywall.migrate.capability:Migrations",
     "power": "partywall.power.capability:Powers",
-    "consolidation": "partywall.kinds.consolidation:Consolidations",
+    "consolidation": "partywall.consolidate.capability:Consolidations",
     "watch": "partywall.watch.capability:Watches",
     "blame": "partywall.blame.capability:Blames",
     "study": "partywall.kinds.study:Studies",

@@ -5,18 +5,18 @@ import threading
 
 import pytest
 
-from partywall.consolidate import load
-from partywall.consolidate.apply import Applying, StoppedError, Timing, as_observed
-from partywall.consolidate.practice import LIES, PracticeCluster
-from partywall.consolidate.seams import Observed
+from partywall.consolidate import check
+from partywall.consolidate.measure.apply import Applying, StoppedError, Timing, as_observed
+from partywall.consolidate.measure.practice import LIES, PracticeCluster
+from partywall.consolidate.measure.seams import Observed
+from partywall.consolidate.placement import plan
+from partywall.consolidate.placement.room import Room
+from partywall.consolidate.placement.state import z_of
 from partywall.errors import TrialError, UsageError
 from partywall.events import silent
-from partywall.placement import plan
-from partywall.placement.room import Room
-from partywall.placement.state import z_of
 
 QUICK = Timing(settle_s=0.3, moving_s=2.0, look_s=0.01)
-CLUSTER = load.load(load.find("cluster"))
+CLUSTER = check.load(check.find("cluster"))
 PLAN = plan.make(plan.known(CLUSTER), solver="heuristic")
 AT = {name: spec.host for name, spec in CLUSTER.guests.items()}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from partywall.consolidate import load
+from partywall.consolidate import check
 from partywall.errors import UsageError
 
 HOSTS = (
@@ -14,7 +14,7 @@ HEAD = b"partywall_cluster: 1\nname: bad\n"
 
 def problems(text, **options):
     with pytest.raises(UsageError) as raised:
-        load.loads(text, "cluster.yaml", **options)
+        check.loads(text, "cluster.yaml", **options)
     return raised.value.problems
 
 
@@ -154,15 +154,15 @@ def test_all_mistakes_of_a_file_are_reported_at_once():
 
 
 def test_every_shipped_cluster_is_good():
-    for name in load.names():
-        cluster = load.load(load.find(name), placed=name != "data-centre")
+    for name in check.names():
+        cluster = check.load(check.find(name), placed=name != "data-centre")
         # A record keeps a cluster as JSON.
         kept = cluster.model_dump(mode="json", exclude_unset=True)
         assert type(cluster).model_validate(kept) == cluster
 
 
 def test_a_simulation_needs_no_hosts_of_guests():
-    load.loads(HEAD + HOSTS + b"guests: {g: {count: 5}}\n", "cluster.yaml", placed=False)
+    check.loads(HEAD + HOSTS + b"guests: {g: {count: 5}}\n", "cluster.yaml", placed=False)
 
 
 @pytest.mark.parametrize("text", [b"", b"[1, 2]", b"\xff\xfe", b"a: [", b"partywall_cluster"])

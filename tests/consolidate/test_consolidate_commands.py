@@ -11,19 +11,20 @@ import pytest
 
 import partywall
 from partywall import kinds
-from partywall.consolidate import connect, load
-from partywall.consolidate.apply import Timing
-from partywall.consolidate.control import CONTROLS
-from partywall.consolidate.practice import PracticeCluster
-from partywall.consolidate.watch import Watching
+from partywall.consolidate import check
+from partywall.consolidate.capability import Consolidations, PlanJob, SimulationJob, applied
+from partywall.consolidate.document import Control
+from partywall.consolidate.measure import connect
+from partywall.consolidate.measure.apply import Timing
+from partywall.consolidate.measure.control import CONTROLS
+from partywall.consolidate.measure.practice import PracticeCluster
+from partywall.consolidate.measure.watch import Watching
+from partywall.consolidate.placement import traces
+from partywall.consolidate.record import ConsolidationDirectory
+from partywall.consolidate.values import Journal
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
-from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, applied
-from partywall.model.cluster import Control
-from partywall.model.consolidation import Journal
-from partywall.placement import traces
-from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing import fake_host
 
 DOCS = Path(__file__).parents[2] / "docs" / "consolidate.md"
@@ -32,7 +33,7 @@ QUICK = Timing(settle_s=0.3, moving_s=2.0, look_s=0.01)
 
 @pytest.fixture
 def practice(tmp_path):
-    cluster = load.load(load.find("cluster"))
+    cluster = check.load(check.find("cluster"))
     return cluster.model_copy(update={"hypervisor": "practice", "folder": str(tmp_path / "practice")})
 
 
@@ -43,14 +44,21 @@ def made(cluster, path, solver="heuristic"):
 
 def test_the_example_of_the_documentation_is_a_good_cluster_with_a_good_curve():
     cluster, curve = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert load.loads((cluster + curve).encode(), "docs").power["mine"].error == 0.05
+    assert check.loads((cluster + curve).encode(), "docs").power["mine"].error == 0.05
 
 
 def test_every_key_of_a_cluster_file_is_documented():
     text = DOCS.read_text()
-    from partywall.model import cluster  # noqa: PLC0415
+    from partywall.consolidate import document  # noqa: PLC0415
 
-    for model in (cluster.Cluster, cluster.HostSpec, cluster.GuestSpec, cluster.Limits, cluster.Slo, cluster.LinkSpec):
+    for model in (
+        document.Cluster,
+        document.HostSpec,
+        document.GuestSpec,
+        document.Limits,
+        document.Slo,
+        document.LinkSpec,
+    ):
         for key in model.model_fields:
             assert re.search(rf"\b{key}\b", text), key
 
@@ -66,7 +74,7 @@ def test_a_plan_is_a_record_with_a_report(tmp_path):
 
 
 def test_a_simulation_is_a_record_with_a_report(tmp_path):
-    cluster = load.load(load.find("cluster"))
+    cluster = check.load(check.find("cluster"))
     job = SimulationJob(cluster, (("day", traces.generated(9, 1)[:, :40]),), ("partywall", "lr-mmt", "static"), 2, 1)
     record = Consolidations().measure(job, Options(fake_host(), tmp_path / "simulation"), silent)
     got_back = Consolidations().findings(record)
@@ -101,7 +109,7 @@ def test_a_plan_that_was_changed_by_hand_is_refused(practice, tmp_path):
 
 
 def test_a_recorded_cluster_cannot_be_changed(tmp_path):
-    record = made(load.load(load.find("cluster")), tmp_path / "plan")
+    record = made(check.load(check.find("cluster")), tmp_path / "plan")
     with pytest.raises(UsageError, match="recorded state"):
         applied(record, silent, QUICK)
 
@@ -115,7 +123,7 @@ def test_a_failed_plan_is_violated_and_says_why(practice, tmp_path):
 
 
 def test_a_damaged_record_is_refused(tmp_path):
-    record = made(load.load(load.find("cluster")), tmp_path / "plan")
+    record = made(check.load(check.find("cluster")), tmp_path / "plan")
     (record.path / "consolidation.json").write_text('{"mode": "plan"}')
     with pytest.raises(UsageError, match="it has no about"):
         ConsolidationDirectory.open(record.path).evidence()

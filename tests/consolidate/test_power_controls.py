@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from partywall.consolidate.control import CONTROLS
+from partywall.consolidate.document import Control
+from partywall.consolidate.measure.control import CONTROLS
 from partywall.errors import TrialError
-from partywall.model.cluster import Control
 from tests.bmc import Service, ipmitool, self_signed
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from partywall.consolidate import connect, load
-from partywall.consolidate.apply import Applying, StoppedError, Timing
+from partywall.consolidate import check
+from partywall.consolidate.capability import Consolidations, PlanJob, WatchJob, applied, watched
+from partywall.consolidate.measure import connect
+from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
+from partywall.consolidate.record import ConsolidationDirectory
+from partywall.consolidate.values import Step
 from partywall.core.capability import Options
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.host import Host
-from partywall.kinds.consolidation import Consolidations, PlanJob, WatchJob, applied, watched
-from partywall.model.consolidation import Step
-from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing import libvirt
 
 LACKING = libvirt.lacking()
@@ -93,7 +94,7 @@ def described(hosts, guests, control=lambda _: "{kind: command, 'on': ['true'], 
         for name in HOSTS
     )
     text += "guests:\n" + "".join(f"  {guest}: {{memory: 48MiB, demand: 0.2, peak: 0.4}}\n" for guest in guests)
-    return load.loads(text.encode(), "cluster.yaml")
+    return check.loads(text.encode(), "cluster.yaml")
 
 
 def places(cluster):

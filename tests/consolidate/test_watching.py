@@ -2,24 +2,25 @@
 
 import pytest
 
-from partywall.consolidate import connect, load
-from partywall.consolidate.apply import Applying, StoppedError, Timing
+from partywall.consolidate import check
+from partywall.consolidate.capability import Consolidations, WatchJob, _Watch, watched
 from partywall.consolidate.findings import energy_j, findings
-from partywall.consolidate.practice import PracticeCluster
-from partywall.consolidate.seams import Observed
-from partywall.consolidate.seeing import Seeing
-from partywall.consolidate.watch import Watching
+from partywall.consolidate.measure import connect
+from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
+from partywall.consolidate.measure.practice import PracticeCluster
+from partywall.consolidate.measure.seams import Observed
+from partywall.consolidate.measure.seeing import Seeing
+from partywall.consolidate.measure.watch import Watching
+from partywall.consolidate.placement import plan
+from partywall.consolidate.record import ConsolidationDirectory
+from partywall.consolidate.report import solver_text
+from partywall.consolidate.values import Acted, Seen, Solver
 from partywall.core.capability import Options
 from partywall.core.stats.estimate import Outcome, Span
 from partywall.errors import TrialError, UsageError
 from partywall.events import Note, silent
 from partywall.host import Host
-from partywall.kinds.consolidation import Consolidations, WatchJob, _Watch, watched
-from partywall.model.consolidation import Acted, Seen, Solver
-from partywall.placement import plan
 from partywall.power.meters import make
-from partywall.report.consolidation_view import solver_text
-from partywall.store.consolidation import ConsolidationDirectory
 from partywall.testing.power import Rapl
 
 TEXT = """partywall_cluster: 1
@@ -39,7 +40,7 @@ NET = Span(value=1.0, low=0.5, high=1.5)
 
 def small(tmp_path, more="", horizon="2h"):
     text = TEXT.format(folder=tmp_path / "cluster", more=more, horizon=horizon)
-    return load.loads(text.encode(), "cluster.yaml")
+    return check.loads(text.encode(), "cluster.yaml")
 
 
 @pytest.fixture
@@ -323,7 +324,7 @@ def test_what_was_added_to_the_cluster_file_after_its_practice_folder_was_made_i
     connect.hypervisor_of(cluster)
     more = TEXT.replace("guests:", "  c: {{cpus: 2, memory: 4GiB, power: hp-ml110-g4}}\nguests:\n  new: {{host: a}}")
     text = more.format(folder=tmp_path / "cluster", more="", horizon="2h")
-    added = load.loads(text.encode(), "cluster.yaml")
+    added = check.loads(text.encode(), "cluster.yaml")
     with pytest.raises(UsageError) as refused:
         connect.observed(added)
     assert [each.message.partition(" is")[0] for each in refused.value.problems] == ["host c", "guest new"]
@@ -347,7 +348,7 @@ def test_a_placement_that_takes_no_power_has_no_gap():
 def test_a_cluster_whose_idle_hosts_take_no_power_is_planned(tmp_path):
     text = TEXT.format(folder=tmp_path / "cluster", more="", horizon="2h").replace("hp-ml110-g4", "free")
     boot = "boot: {time: 1s, energy: 0J}, shutdown: {time: 1s, energy: 0J}"
-    cluster = load.loads((text + f"power: {{free: {{watts: [0, 10], {boot}}}}}\n").encode(), "cluster.yaml")
+    cluster = check.loads((text + f"power: {{free: {{watts: [0, 10], {boot}}}}}\n").encode(), "cluster.yaml")
     idle = {name: spec.model_copy(update={"demand": 0.0, "peak": 0.0}) for name, spec in cluster.guests.items()}
     made = plan.make(plan.known(cluster.model_copy(update={"guests": idle})), solver="exact")
     assert solver_text(made)

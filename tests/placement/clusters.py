@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from partywall.model.cluster import Cluster
-from partywall.placement import plan
+from partywall.consolidate.document import Cluster
+from partywall.consolidate.placement import plan
 
 CURVES = ("cervera-dl120-g6", "hp-ml110-g4", "hp-ml110-g5")
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.consolidate import load
-from partywall.placement import costs, exact, plan
-from partywall.placement.interference import between, factors, losses
-from partywall.placement.room import Room
-from partywall.placement.state import z_of
+from partywall.consolidate import check
+from partywall.consolidate.placement import costs, exact, plan
+from partywall.consolidate.placement.interference import between, factors, losses
+from partywall.consolidate.placement.room import Room
+from partywall.consolidate.placement.state import z_of
 from tests.placement.clusters import cluster, known
 
 
@@ -81,7 +81,7 @@ def test_a_changed_state_has_another_digest():
 
 
 def test_the_shipped_cluster_has_a_plan_that_saves():
-    made = plan.make(plan.known(load.load(load.find("cluster"))), solver="heuristic")
+    made = plan.make(plan.known(check.load(check.find("cluster"))), solver="heuristic")
     assert made.net_j.low > 0
     assert made.hosts_on_after < made.hosts_on_before
 
@@ -131,7 +131,7 @@ def test_memory_that_changes_faster_than_the_link_carries_does_not_converge():
 
 
 def test_losses_add_up_over_neighbours_and_use_the_lower_end_of_the_interval():
-    what = load.load(load.find("cluster"))
+    what = check.load(check.find("cluster"))
     loss, use = factors(list(what.guests.values()))
     harm = between(loss, use)
     names = list(what.guests)
@@ -144,7 +144,7 @@ def test_losses_add_up_over_neighbours_and_use_the_lower_end_of_the_interval():
 
 
 def test_a_blackout_shows_in_the_p99_if_it_is_longer_than_a_hundredth_of_the_window():
-    spec = load.load(load.find("cluster")).guests["web-1"]
+    spec = check.load(check.find("cluster")).guests["web-1"]
     assert costs.p99_s(spec, blackout_s=0.3, loss=0.0) == pytest.approx(0.04)
     assert costs.p99_s(spec, blackout_s=4.0, loss=0.0) == pytest.approx(1.0)
     assert costs.p99_s(spec, blackout_s=0.3, loss=0.5) == pytest.approx(0.08)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partywall.placement.exact import objective_j
-from partywall.placement.improve import improved
-from partywall.placement.policy import Rules, after, decide
-from partywall.placement.room import Room
-from partywall.placement.state import OFF, ON, Forecast, z_of
+from partywall.consolidate.placement.exact import objective_j
+from partywall.consolidate.placement.improve import improved
+from partywall.consolidate.placement.policy import Rules, after, decide
+from partywall.consolidate.placement.room import Room
+from partywall.consolidate.placement.state import OFF, ON, Forecast, z_of
 from tests.placement.clusters import known
 
 SEEDS = st.integers(0, 10_000)

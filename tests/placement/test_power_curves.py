@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from partywall.model.cluster import POWER_CURVES, Cluster, PowerCurve, parse_joules
-from partywall.placement.state import hosts_of
+from partywall.consolidate.document import POWER_CURVES, Cluster, PowerCurve, parse_joules
+from partywall.consolidate.placement.state import hosts_of
 
 TABLE = POWER_CURVES["cervera-dl120-g6"]
 

@@ -5,15 +5,15 @@ import tarfile
 import numpy as np
 import pytest
 
+from partywall.consolidate.capability import SimulationJob, simulated, unplaced
+from partywall.consolidate.document import Cluster
+from partywall.consolidate.placement import traces
+from partywall.consolidate.placement.bound import least_energy_j
+from partywall.consolidate.placement.policies import POLICIES, beloglazov
+from partywall.consolidate.placement.policy import Decisions, MoveTo, Rules
+from partywall.consolidate.placement.simulate import first_placement, simulate
+from partywall.consolidate.placement.state import OFF, guests_of, hosts_of
 from partywall.errors import UsageError
-from partywall.kinds.consolidation import SimulationJob, simulated, unplaced
-from partywall.model.cluster import Cluster
-from partywall.placement import traces
-from partywall.placement.bound import least_energy_j
-from partywall.placement.policies import POLICIES, beloglazov
-from partywall.placement.policy import Decisions, MoveTo, Rules
-from partywall.placement.simulate import first_placement, simulate
-from partywall.placement.state import OFF, guests_of, hosts_of
 
 
 def cluster(hosts=12, guests=30):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partywall.consolidate.control import redfish as control
+from partywall.consolidate.measure.control import redfish as control
 from partywall.errors import TrialError, UsageError
 from partywall.host import Host
 from partywall.model.meter import PASSWORD

@@ -8,7 +8,7 @@ import pytest
 from partywall import kinds, study
 from partywall.agent.catalogue import shipped
 from partywall.cli import main
-from partywall.consolidate import load as clusters
+from partywall.consolidate import check as clusters
 from partywall.core import here
 from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError

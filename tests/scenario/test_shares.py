@@ -5,9 +5,9 @@ import typing
 import pytest
 from pydantic import BaseModel
 
+from partywall.consolidate.document import Cluster
 from partywall.guard.document import Policy
 from partywall.migrate.document import MigrationPlan
-from partywall.model.cluster import Cluster
 from partywall.model.load_plan import LoadPlan
 from partywall.model.scenario import Scenario
 from partywall.scenario import loads

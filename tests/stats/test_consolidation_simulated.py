@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from partywall.consolidate.findings import findings
+from partywall.consolidate.report import show
+from partywall.consolidate.values import ConsolidationEvidence, PolicyResult, Simulation
 from partywall.core.stats.estimate import Outcome
-from partywall.model.consolidation import ConsolidationEvidence, PolicyResult, Simulation
-from partywall.report.consolidation_view import show
 from tests.placement.clusters import cluster
 
 

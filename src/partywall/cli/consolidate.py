@@ -13,15 +13,15 @@ from partywall.cli.arguments import SEED_MOST, Wait, duration_ns
 from partywall.cli.execution import carry_out, go_on
 from partywall.cli.group import group
 from partywall.cli.live import Live, wide_console
-from partywall.consolidate import load
-from partywall.consolidate.apply import Timing
+from partywall.consolidate import check
+from partywall.consolidate.capability import Consolidations, PlanJob, SimulationJob, WatchJob, applied, watched
+from partywall.consolidate.measure.apply import Timing
+from partywall.consolidate.record import ConsolidationDirectory
 from partywall.core.capability import Options
 from partywall.core.document.explain import did_you_mean
 from partywall.core.record import Record
 from partywall.errors import Exit, Problem, UsageError
 from partywall.events import Emit, Started
-from partywall.kinds.consolidation import Consolidations, PlanJob, SimulationJob, WatchJob, applied, watched
-from partywall.store.consolidation import ConsolidationDirectory
 
 app = group("Plan which guests share a host and which hosts are off, and simulate policies.")
 
@@ -61,7 +61,7 @@ def plan(
     Changes nothing. Figures of energy come from power curves, so they are modelled. Each has an interval.
     """
     console = wide_console(format_)
-    job = PlanJob.read(load.find(cluster), solver.value)
+    job = PlanJob.read(check.find(cluster), solver.value)
     options = Options(context.obj(), out)
     document = output.document("consolidate plan", format_)
     return carry_out(
@@ -126,7 +126,7 @@ def simulate(
     if absent := [path for path in traces or () if not path.exists()]:
         remedy = "give a folder or a tar archive of traces"
         raise UsageError(*(Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in absent))
-    job = SimulationJob.read(load.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
+    job = SimulationJob.read(check.find(cluster), tuple(traces or ()), tuple(policy or ()), days, orders, seed)
     options = Options(context.obj(), out)
     return carry_out(
         lambda emit: Consolidations().measure(job, options, emit),
@@ -194,7 +194,7 @@ def watch(
     Decides with the policy that 'consolidate simulate' shows. Every plan that it carries out leaves a record.
     """
     console = wide_console()
-    document = load.load(load.find(cluster))
+    document = check.load(check.find(cluster))
     job = WatchJob(
         cluster=document,
         every_s=duration_ns("--every", every, "1s") / 1e9,
@@ -217,7 +217,7 @@ def explain(
 
     Lists the reason of each step, the next best place of each guest, and other plans.
     """
-    from partywall.report.consolidation_view import explained  # noqa: PLC0415 - what draws is slow to import
+    from partywall.consolidate.report import explained  # noqa: PLC0415 - what draws is slow to import
 
     evidence = ConsolidationDirectory.open(record).evidence()
     if evidence.plan is None:

@@ -1,4 +1,4 @@
 """The consolidation manager: cluster files, power control, hypervisors, and plans that are carried out.
 
-Decisions are made in `partywall.placement`, which touches nothing.
+Decisions are made in `partywall.consolidate.placement`, which touches nothing.
 """

@@ -8,8 +8,7 @@ import numpy as np
 from scipy import stats
 
 from partywall import units
-from partywall.core.stats.estimate import Outcome, Span
-from partywall.model.consolidation import (
+from partywall.consolidate.values import (
     Compared,
     ConsolidationEvidence,
     ConsolidationFindings,
@@ -18,6 +17,7 @@ from partywall.model.consolidation import (
     Seen,
     Simulation,
 )
+from partywall.core.stats.estimate import Outcome, Span
 from partywall.power.findings import spans
 from partywall.power.findings.spans import Energy
 

@@ -7,7 +7,8 @@ hears when a guest, or its QEMU, announces there where it is: until then request
 The client runs as a program of its own in the clients' namespace, `python -m partywall.migrate.measure.pings` with
 ADDRESS PORT RATE FILE [INTERFACE], until its standard input ends. Port 0 asks any guest by ICMP echo requests, which
 needs root. FILE then holds two arrays of int64, all in monotonic nanoseconds. pings, (n, 3): intended start, sent,
-answered, 0 if never. announced, (m, 1): when an announcement arrived. """
+answered, 0 if never. announced, (m, 1): when an announcement arrived.
+"""
 
 from __future__ import annotations
 

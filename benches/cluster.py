@@ -25,8 +25,8 @@ from typing import Self
 
 from partywall.errors import TrialError
 from partywall.host import free_port
-from partywall.model.power import NodeModel
 from partywall.power.machine import Display, Feed, Machine
+from partywall.power.values import NodeModel
 from partywall.sandbox import cgroups
 from partywall.sandbox.qemu import initramfs
 from partywall.sandbox.qemu.counter import khz

@@ -46,12 +46,12 @@ from partywall.consolidate.values import ConsolidationEvidence, Step
 from partywall.core.report.latency import quantiles
 from partywall.host import Host
 from partywall.load import recent
+from partywall.load.record import LoadDirectory
 from partywall.load.second import add_pairs, histogram
-from partywall.load.store import LoadDirectory
 from partywall.migrate.document import Method
 from partywall.migrate.measure.owned import move_domain
-from partywall.model.profiles import CERVERA
 from partywall.power.meters import MeterError, make
+from partywall.power.published import CERVERA
 from partywall.testing import power
 
 GUESTS = {"web1": "a", "web2": "b", "web3": "c"}

@@ -15,7 +15,7 @@ from typing import Any
 from common import cpu_ns, until
 from partywall.host import free_port
 from partywall.load.health import Health
-from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.second import Second
 from partywall.load.summary import Summary, summarise
 

@@ -261,8 +261,8 @@ METER = '''\
 from __future__ import annotations
 
 from partywall.host import Host
-from partywall.model.meter import Address
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address
+from partywall.power.values import MeterFacts, Reading
 from partywall.power.meters.base import Place, now_ns
 
 SCHEMES = ("fixed",)
@@ -332,10 +332,10 @@ from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
-from partywall.model.paper import Place
-from partywall.model.study import StudyReport, StudyRequest
+from partywall.study.paper import Place
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.plan import rounds
-from partywall.store.study import StudyDirectory
+from partywall.study.record import StudyDirectory
 from partywall.study.kind import OnThisHost, heading, refuse_parts
 from partywall.values import Frozen
 

@@ -24,7 +24,7 @@ from tests.inputs import cases
 CASES_LEAST = 60
 LOST = """
 import dataclasses
-import partywall.load.recorded as recorded
+import partywall.load.recorder.plan as recorded
 plan_of = recorded.plan_of
 recorded.plan_of = lambda *given: dataclasses.replace(plan_of(*given), notes=())
 """

@@ -29,7 +29,7 @@ from common import busy_cpu, stolen_s
 from frame import Options, Outcome, Plant, bench
 from generators import GENERATOR_CPU, Loaded, load, nginx
 from partywall.load.health import Health, Reason
-from partywall.load.prepared import PreparedLoad
+from partywall.load.measure import PreparedLoad
 from partywall.load.quick import Quick, program
 from partywall.load.second import FULL_S, Second
 from partywall.sandbox import cgroups

@@ -26,10 +26,10 @@ from typing import Any
 from common import busy_cpu
 from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, load, nginx
-from partywall.load import plan
+from partywall.load import check
 from partywall.load.compiling import program
+from partywall.load.measure import Setup
 from partywall.load.overhead import Pair, coverage, held_out, mean_errors
-from partywall.load.prepared import Setup
 from partywall.load.second import Timing
 
 LEVELS_QUICK = (20, 80, 140, 200, 260)
@@ -54,7 +54,7 @@ def compiled(url: str, users: int, hold_s: float) -> Mapping[str, Any]:
         "closed": {"users": users, "ramp_up": f"{RAMP_S}s", "hold": f"{hold_s}s"},
         "grace": "3s",
     }
-    return program(plan.loads(json.dumps(text).encode(), "bench", Path()))
+    return program(check.loads(json.dumps(text).encode(), "bench", Path()))
 
 
 def observe(url: str, users: int, backend: str, hold_s: float) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from frame import Options, Outcome, bench
 from generators import GENERATOR_CPU, nginx
-from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 
 SECOND = 1_000_000_000

@@ -30,11 +30,11 @@ from labs import papers as table
 from partywall.core import capability
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.study import Studies, StudyJob
-from partywall.model.agreement import ALIKE, Bounded, Pair, judge
-from partywall.model.paper import Beside, Paper, Place
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
+from partywall.study import papers
+from partywall.study.agreement import ALIKE, Bounded, Pair, judge
+from partywall.study.capability import Studies, StudyJob
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Beside, Paper, Place
 
 EVERY_PART = ("*",)
 """Some parts are measured only if they are requested."""

@@ -22,11 +22,11 @@ import powers
 from frame import Options, Outcome, bench
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.rounds import student
-from partywall.model.power import Activity, Attribution, Slot
 from partywall.power import ladder
 from partywall.power.findings import fitting, sharing
 from partywall.power.findings.meter import timing
 from partywall.power.machine import Display
+from partywall.power.values import Activity, Attribution, Slot
 
 TENANTS = {
     "api": ("integer", 0.35),

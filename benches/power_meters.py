@@ -26,7 +26,6 @@ from pathlib import Path
 from frame import Options, Outcome, bench
 from partywall.events import silent
 from partywall.host.label import Label
-from partywall.model.power import Activity, MeterFault, Reading, Slot, Timing
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.findings.meter import timing
@@ -34,6 +33,7 @@ from partywall.power.findings.node import gaps, mean_watts
 from partywall.power.machine import Display, Feed, Machine
 from partywall.power.meters import Meter, make
 from partywall.power.sampling import Sampler, Take
+from partywall.power.values import Activity, MeterFault, Reading, Slot, Timing
 from partywall.sandbox import reaper
 from partywall.testing import power
 from partywall.testing.power import SERVERS, EnergyTree, Server

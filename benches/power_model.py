@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 import powers
 from frame import Options, Outcome, bench
-from partywall.model.power import Reading, Timing
 from partywall.power import ladder
 from partywall.power.findings import fitting
 from partywall.power.findings.meter import timing
 from partywall.power.machine import Display, Machine
+from partywall.power.values import Reading, Timing
 
 DISPLAY = Display(lag_s=0.5, refresh_s=0.25, noise=0.5, step=0.5)
 CORES = (0, 1, 2, 3)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from partywall.events import silent
 from partywall.host.label import Label
-from partywall.model.power import Activity, MeterFacts, MeterFault, NodeModel, Reading, Slot
 from partywall.power import ladder, profiles
 from partywall.power.activity import Threads
 from partywall.power.machine import Display, Machine
 from partywall.power.meters import Meter
 from partywall.power.sampling import Sampler
+from partywall.power.values import Activity, MeterFacts, MeterFault, NodeModel, Reading, Slot
 from partywall.sandbox import reaper
 
 PROFILE = profiles.PROFILES["cervera-dl120-g6"]

@@ -39,10 +39,10 @@ from papers import undecided_of
 from partywall import study as studies
 from partywall import units
 from partywall.errors import Exit
-from partywall.model.agreement import Likeness, judge
-from partywall.model.study import StudyReport
-from partywall.store.study import StudyDirectory
+from partywall.study.agreement import Likeness, judge
+from partywall.study.document import StudyReport
 from partywall.study.generation.model import Observed
+from partywall.study.record import StudyDirectory
 
 NAME = "papers/load-generation-netto"
 APPLICATION, PHYSICAL = "application", "physical"

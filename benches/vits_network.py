@@ -27,10 +27,9 @@ from partywall.core.document.reading import read
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
 from partywall.host.label import WORK_ROOT
-from partywall.model.study import StudyRequest
-from partywall.report import study_page
-from partywall.store.study import StudyDirectory
+from partywall.study.document import StudyRequest
 from partywall.study.path import slots
+from partywall.study.record import StudyDirectory
 
 STUDY = "papers/vits-network"
 HALF_MOST, HALF_MOST_QUICK = 0.05, 0.25
@@ -68,7 +67,7 @@ def main(options: Options) -> Outcome:
 
         kind.measure(wanted, directory, host, WORK_ROOT, tell)
         report = study.report(directory)
-    study_page.show(report, Console(width=180))
+    report.show(report, Console(width=180))
     figure_10 = report.comparisons[0]
     points = {point.x: point for point in figure_10.measured}
     widest = max((point.high - point.low) / 2 for point in points.values())

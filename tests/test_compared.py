@@ -44,7 +44,7 @@ def test_the_same_record_twice_is_refused(tmp_path, monkeypatch, capsys, kind):
     assert "both are the same record" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("module", ["report.migration_view"])
+@pytest.mark.parametrize("module", ["migrate.report"])
 def test_no_two_columns_of_a_kind_have_the_same_name(module):
     columns = importlib.import_module(f"partywall.{module}").COMPARED
     names = [name for column, (name, _) in columns.items() if column != "mean_watts"]

@@ -20,17 +20,17 @@ from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.guard.record import GuardInterval
-from partywall.load.store import LoadDirectory
+from partywall.load.record import LoadDirectory
 from partywall.migrate.document import MigrationPlan, Move
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.power import MeterFacts, Reading
 from partywall.model.scenario import Scenario
-from partywall.model.study import StudyRequest
 from partywall.plan import Topology, make
 from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
+from partywall.power.values import MeterFacts, Reading
 from partywall.store import RunDirectory
-from partywall.store.study import StudyDirectory
+from partywall.study.document import StudyRequest
+from partywall.study.record import StudyDirectory
 from partywall.testing.hosts import fake_host
 from partywall.trace.record import Delay, Missed, Start, Step, TraceDirectory, Way
 from partywall.trace.record import Report as TraceReport

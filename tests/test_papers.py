@@ -18,11 +18,10 @@ from labs.papers.recorded import stored as stored_of
 from partywall import study as studies
 from partywall.cli.app import COMMANDS, command
 from partywall.core import here
-from partywall.model.agreement import Likeness, judge
-from partywall.model.paper import Beside, Measured, Place
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
-from partywall.study import pairing
+from partywall.study import pairing, papers
+from partywall.study.agreement import Likeness, judge
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Beside, Measured, Place
 from partywall.testing import fake_host
 
 ROWS = {rows.letter: rows for rows in table.every()}

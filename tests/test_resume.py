@@ -16,10 +16,10 @@ from partywall.migrate.check import moves_of
 from partywall.migrate.document import MigrationPlan, Move, Survey
 from partywall.migrate.measure import series
 from partywall.migrate.measure.seen import Seen
-from partywall.model.power import Reading, Slot
 from partywall.power import measure
 from partywall.power.capability import Powers
 from partywall.power.job import CalibrateJob
+from partywall.power.values import Reading, Slot
 from partywall.testing.hosts import fake_host
 
 PLAN = MigrationPlan.model_validate(

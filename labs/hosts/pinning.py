@@ -15,8 +15,8 @@ from ruamel.yaml import YAML
 
 from labs.hosts.bench import MEASURED, Bench, expect
 from partywall import study as studies
-from partywall.model.paper import Beside, Measured
-from partywall.store.study import StudyDirectory
+from partywall.study.paper import Beside, Measured
+from partywall.study.record import StudyDirectory
 
 STUDY = "papers/load-generation-netto"
 FIGURES = {

@@ -13,8 +13,8 @@ from benches.results import of as latest
 from labs.papers.recorded import Recorded, Shown, paper_of
 from labs.papers.rows import PaperRows, Row
 from partywall.core.report import figures
-from partywall.model.agreement import ALIKE, SIZE, Agreement, Bounded, Comparison, Pair, judge, sentence
-from partywall.model.paper import Measured, Place
+from partywall.study.agreement import ALIKE, SIZE, Agreement, Bounded, Comparison, Pair, judge, sentence
+from partywall.study.paper import Measured, Place
 from partywall.units import counted
 
 MOST = 100.0

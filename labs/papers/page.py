@@ -10,10 +10,10 @@ from labs.papers.outcome import OF_RESULTS, Outcome, Stated, pairs_text
 from labs.papers.recorded import Recorded, Shown, paper_of, study_of
 from labs.papers.rows import PaperRows, command
 from partywall.core.report import figures
-from partywall.model.agreement import best_text, judge
-from partywall.model.paper import Measured, Number, Paper, PaperTable, Place
-from partywall.report.paper import SIMULATED, measured_text, x_text
 from partywall.study import isolation
+from partywall.study.agreement import best_text, judge
+from partywall.study.exhibits import SIMULATED, measured_text, x_text
+from partywall.study.paper import Measured, Number, Paper, PaperTable, Place
 from partywall.units import counted
 
 WIDTH = 120

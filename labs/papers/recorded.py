@@ -16,11 +16,11 @@ from typing import Any
 
 from labs.papers.rows import LABS, ROWS, command
 from partywall import study as studies
-from partywall.model.agreement import Pair, judge
-from partywall.model.paper import Beside, Measured, Paired, Paper
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.agreement import Pair, judge
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Beside, Measured, Paired, Paper
+from partywall.study.record import StudyDirectory
 from partywall.values import Frozen, Name
 
 RESULTS = ROWS / "results"

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from partywall import study as studies
 from partywall.core.document.formats import validated
-from partywall.model.paper import PaperTable
-from partywall.scenario import papers
+from partywall.study import papers
+from partywall.study.paper import PaperTable
 from partywall.values import Frozen, Name
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -45,20 +45,20 @@ from partywall.events import (
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.journal import Journal, Look
-from partywall.kinds.load import LoadJob, Loads
 from partywall.kinds.run import RunJob, Runs, changes
-from partywall.kinds.study import Studies, StudyJob
-from partywall.load import plan as load_plans
+from partywall.load import check as load_plans
+from partywall.load.capability import LoadJob, Loads
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import check as migration_plans
 from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.model.plan import Plan
-from partywall.model.study import Length, Machines, StudyRequest
 from partywall.run import stages
 from partywall.sandbox.measuring import alone, measuring
 from partywall.store import RunDirectory
+from partywall.study.capability import Studies, StudyJob
+from partywall.study.document import Length, Machines, StudyRequest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ GROUP = "partywall.capabilities"
 
 OWN = {
     "run": "partywall.kinds.run:Runs",
-    "load": "partywall.kinds.load:Loads",
+    "load": "partywall.load.capability:Loads",
     "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",
     "migration": "partywall.migrate.capability:Migrations",
@@ -20,7 +20,7 @@ OWN = {
     "consolidation": "partywall.consolidate.capability:Consolidations",
     "watch": "partywall.watch.capability:Watches",
     "blame": "partywall.blame.capability:Blames",
-    "study": "partywall.kinds.study:Studies",
+    "study": "partywall.study.capability:Studies",
 }
 MADE = ("blame", "guard", "power", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from partywall.core.document.decode import decode
 from partywall.errors import UsageError
-from partywall.load import plan
+from partywall.load import check
 from partywall.load.compiling import program
-from partywall.load.correlation import Exchange, Response, correlate
-from partywall.load.recorded import plan_of
+from partywall.load.recorder.correlation import Exchange, Response, correlate
+from partywall.load.recorder.plan import plan_of
 
 
 def entry(at: str, url: str, status: int = 200, *, method: str = "GET", time_ms: float = 100, **more):
@@ -35,7 +35,7 @@ def har(*entries, pages=()) -> str:
 
 def imported(text: str, leave_out=()):
     result = plan_of(text, "s.har", leave_out)
-    return result, plan.loads(result.text.encode(), "plan.yaml", Path(__file__).parent)
+    return result, check.loads(result.text.encode(), "plan.yaml", Path(__file__).parent)
 
 
 SESSION = har(
@@ -198,7 +198,7 @@ def test_any_recording_is_a_plan_that_compiles_or_a_users_mistake(entries: list,
         result = plan_of(content, "s.har")
     except UsageError:
         return
-    program(plan.loads(result.text.encode(), "plan.yaml", Path(__file__).parent))
+    program(check.loads(result.text.encode(), "plan.yaml", Path(__file__).parent))
 
 
 @settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
@@ -667,7 +667,7 @@ def test_a_file_in_another_form_is_one_clear_message(content: bytes, expected: s
 
 
 def test_a_recording_whose_plan_would_be_too_long_says_so():
-    data = {"mimeType": "text/plain", "text": "x" * plan.BYTES_MAX}
+    data = {"mimeType": "text/plain", "text": "x" * check.BYTES_MAX}
     with pytest.raises(UsageError, match=r"its plan would have \d+ bytes, and 4194304 are the most — record a shorter"):
         plan_of(har(entry("00.0", "http://a.test/", method="POST", data=data)), "s.har")
 
@@ -844,7 +844,7 @@ def test_a_recording_of_any_program_is_accounted_for_entry_by_entry(made: tuple[
         assert sum(int(number) for number in re.findall(r"(\d+) × (?!a )", said)) == len(entries)
         return
     assert decode(result.text.encode(), "plan.yaml", larger=64).data == result.plan
-    loaded = plan.loads(result.text.encode(), "plan.yaml", Path(__file__).parent)
+    loaded = check.loads(result.text.encode(), "plan.yaml", Path(__file__).parent)
     program(loaded)
     # Notes about a part of a request begin with 'a', and with 'an' only one about a request.
     counted = [int(number) for note in result.notes for number in re.findall(r"^(\d+) × (?!a )", note)]

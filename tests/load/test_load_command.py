@@ -16,10 +16,10 @@ import pytest
 
 from partywall.agent.binary import find as find_agent
 from partywall.host import Host
-from partywall.load.evidence import load_run
-from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.findings import load_run
+from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
-from partywall.load.store import LoadDirectory
+from partywall.load.record import LoadDirectory
 from partywall.sandbox import qemu
 
 pytestmark = pytest.mark.long

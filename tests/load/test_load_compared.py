@@ -9,8 +9,8 @@ from partywall.core.stats.histogram import bucket_of
 from partywall.kinds.compared import side_by_side
 from partywall.load.health import Health
 from partywall.load.intervals import BEYOND, FEWEST, SHARES, intervals
+from partywall.load.record import LoadDirectory
 from partywall.load.second import Second, Timing
-from partywall.load.store import LoadDirectory
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}]

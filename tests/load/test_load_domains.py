@@ -23,15 +23,15 @@ from partywall.host import Host, free_port
 from partywall.host.label import Label
 from partywall.load import tomcat
 from partywall.load.report import generator_row
+from partywall.load.values import GeneratorRow
 from partywall.model.load_plan import Generator
-from partywall.model.load_run import GeneratorRow
-from partywall.model.study import Machines
 from partywall.sandbox import Settings, reaper
 from partywall.sandbox.lab import ip
 from partywall.sandbox.libvirt import domain, library
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import KERNEL_ARGUMENTS, Nic
+from partywall.study.document import Machines
 from partywall.study.generation import cells
 from partywall.study.generation.model import Cell
 from partywall.testing import libvirt as daemons

@@ -3,8 +3,8 @@
 import pytest
 
 from partywall.load.health import ADVICE, HostSecond, Reason, judge, lateness
+from partywall.load.record import LoadDirectory
 from partywall.load.second import Second, Seconds
-from partywall.load.store import LoadDirectory
 
 SECOND = 1_000_000_000
 QUIET = HostSecond(cpus=2, steal_ns=0, throttled_ns=0, sent_segments=1e5, retransmitted_segments=0, listen_drops=0)

@@ -12,7 +12,7 @@ import trustme
 
 from partywall.errors import UsageError
 from partywall.host import free_port
-from partywall.load.prepared import PreparedLoad, Setup
+from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 from partywall.load.second import Second
 from tests.load.nginx_server import BODY_BYTES, NGINX, listener, nginx

@@ -15,16 +15,16 @@ from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, TrialError, UsageError
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.kinds.study import Studies, StudyJob
 from partywall.load import tomcat
 from partywall.load.second import Second
 from partywall.model.load_plan import Generator
-from partywall.model.study import Machines, StudyRequest
-from partywall.report import study_page
 from partywall.sandbox import elsewhere, reaper
-from partywall.store.study import StudyDirectory
+from partywall.study import report
+from partywall.study.capability import Studies, StudyJob
+from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation import cells, machines
 from partywall.study.generation.model import METRICS, Cell, Observed
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 from tests import ssh_server
 
@@ -251,7 +251,7 @@ def test_the_report_says_where_each_part_ran_what_it_sent_and_how_exact_the_cloc
     assert setup["processors"] == "a made-up processor, 4 CPUs"
     assert any(machines.KEPT in note and "4 sandboxes" not in note for note in made.notes)
     assert not any("loopback" in line for beside in made.comparisons for line in beside.differs)
-    assert "controller" in study_page.render(made)
+    assert "controller" in report.render(made)
 
 
 needs_service = [

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from partywall.errors import UsageError
-from partywall.load import plan
+from partywall.load import check
+from partywall.load.check import think_times
 from partywall.load.compiling import program, whole_url
-from partywall.load.plan import think_times
 from partywall.load.schema import json_schema
 
 HERE = Path(__file__).parent
@@ -28,7 +28,7 @@ START = json.loads((ROOT / "schema" / "agent.schema.json").read_text())["methods
 
 
 def made_of(text: str, folder: Path = HERE / "plans") -> dict:
-    compiled = program(plan.loads(text.encode(), "plan.yaml", folder))
+    compiled = program(check.loads(text.encode(), "plan.yaml", folder))
     jsonschema.validate({"id": "a", "work": {"load": compiled}, "pace": "scheduled", "work_dir": "/w"}, START)
     return compiled
 
@@ -51,7 +51,7 @@ def test_a_plan_with_every_key_becomes_a_program_of_the_contract():
 
 
 def test_a_program_for_a_sandbox_without_the_hosts_files_names_none_of_them():
-    inlined = program(plan.loads(GOOD.read_bytes(), "plan.yaml", HERE / "plans"), inline=True)
+    inlined = program(check.loads(GOOD.read_bytes(), "plan.yaml", HERE / "plans"), inline=True)
     jsonschema.validate({"id": "a", "work": {"load": inlined}, "pace": "scheduled", "work_dir": "/w"}, START)
     assert str(HERE) not in json.dumps(inlined)
     bodies = [step["http"]["body"] for step in inlined["kinds"][1]["actions"] if "http" in step]
@@ -88,11 +88,11 @@ def test_bare_values_stand_for_the_key_that_matters_most():
 
 
 def test_what_the_agent_finds_is_reported_by_the_plans_line():
-    loaded = plan.load(GOOD)
-    said = plan.locate(loaded, "kinds[1].actions[0].transaction.steps[2].http.extract[1].from: no selector")
+    loaded = check.load(GOOD)
+    said = check.locate(loaded, "kinds[1].actions[0].transaction.steps[2].http.extract[1].from: no selector")
     line = next(n for n, text in enumerate(GOOD.read_text().splitlines(), 1) if "title: {css" in text)
     assert (said.line, said.message) == (line, "no selector")
-    assert plan.locate(loaded, "http://a:1: nobody listens there").message == "http://a:1: nobody listens there"
+    assert check.locate(loaded, "http://a:1: nobody listens there").message == "http://a:1: nobody listens there"
 
 
 def test_the_corpus_states_what_it_expects():
@@ -104,7 +104,7 @@ def test_the_corpus_states_what_it_expects():
 def test_each_mistake_of_a_plan_gets_one_message_with_its_place_and_remedy(path: Path):
     wanted = sorted((int(m[1]), *m.groups()[1:]) for line in path.read_text().splitlines() if (m := EXPECT.match(line)))
     with pytest.raises(UsageError) as caught:
-        plan.load(path)
+        check.load(path)
     result = sorted(caught.value.problems, key=lambda problem: (problem.line, problem.key))
     assert [(p.line, p.key) for p in result] == [(line, key) for line, key, _, _ in wanted], str(caught.value)
     for problem, (_, _, message, remedy) in zip(result, wanted, strict=True):
@@ -126,7 +126,7 @@ def test_the_checked_in_schema_of_plans_is_up_to_date_and_fits_the_good_plan():
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 def test_any_bytes_are_a_plan_or_a_users_mistake(raw: bytes):
     with pytest.raises(UsageError):
-        plan.loads(raw, "fuzz", HERE)
+        check.loads(raw, "fuzz", HERE)
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-5, 10) | st.floats(allow_nan=False) | st.text(max_size=6)

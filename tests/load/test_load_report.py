@@ -11,14 +11,14 @@ from partywall.cli import output, report
 from partywall.core.report.charts import titled
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import TrialError
-from partywall.kinds.load import Loads
 from partywall.load import charts as load_charts
 from partywall.load import monitors
-from partywall.load.evidence import load_run
+from partywall.load.capability import Loads
+from partywall.load.findings import load_run
 from partywall.load.health import Health, Reason
-from partywall.load.prepared import KEPT, Monitor
+from partywall.load.measure import KEPT, Monitor
+from partywall.load.record import LoadDirectory, Readings
 from partywall.load.second import Second
-from partywall.load.store import LoadDirectory, Readings
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]

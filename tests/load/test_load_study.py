@@ -18,18 +18,16 @@ from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load import monitors, tomcat
+from partywall.load.measure import Monitor
 from partywall.load.overhead import response
-from partywall.load.prepared import Monitor
-from partywall.model.agreement import Agreement, Likeness, judge
-from partywall.model.paper import Place
-from partywall.model.study import StudyRequest
-from partywall.report import paper as report
-from partywall.report import study_page
 from partywall.sandbox import Spent, reaper
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import exhibits, papers, report
+from partywall.study.agreement import Agreement, Likeness, judge
+from partywall.study.document import StudyRequest
 from partywall.study.generation import cells as studies
 from partywall.study.generation.model import COUNTERS, METRICS, Cell, Observed, SetupItem
+from partywall.study.paper import Place
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 
 NAME = "papers/load-generation-netto"
@@ -146,8 +144,8 @@ def test_the_hosts_metrics_are_a_table_of_each_generator_without_a_chart(study):
     (beside,) = [b for b in studies.comparisons(study, list(made_up(study))) if b.table.id == "section IV.A (metrics)"]
     assert {place.x for place in beside.points} == {"physical", "sandbox"}
     assert {place.series for place in beside.points} == {f"{name} ({unit})" for name, (_, unit) in COUNTERS.items()}
-    assert not report.has_chart(beside)
-    assert all(published == report.NOT_PRINTED for _, _, published, _ in report.rows(beside))
+    assert not exhibits.has_chart(beside)
+    assert all(published == exhibits.NOT_PRINTED for _, _, published, _ in exhibits.rows(beside))
 
 
 def test_disks_are_the_guests_own_with_the_hosts_beside_and_otherwise_the_hosts():
@@ -219,7 +217,7 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
         stream.write('{"cell": {"gen')
     assert len(directory.observations()) == 3 * len(study.cells)
     made = all_studies.report(directory)
-    files = study_page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
+    files = report.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
     for part in ("Table II: CPU usage", "Fig 10", "Of 24 tables and figures", "loopback", *sections):
@@ -279,7 +277,7 @@ def test_figures_of_emulated_generators_are_marked_and_those_of_the_physical_one
     assert all(row[1].endswith(" E") for row in tables["model"].rows)
     for name in ("service", "cells", "counters", "model"):
         assert figures.EMULATED in tables[name].lead
-    assert figures.EMULATED in "".join(str(part) for part in report.parts(made.comparisons))
+    assert figures.EMULATED in "".join(str(part) for part in exhibits.parts(made.comparisons))
 
 
 def test_a_study_without_emulation_has_no_marks(study, tmp_path):
@@ -346,7 +344,7 @@ def test_rounds_measured_both_ways_make_a_model_that_predicts_levels_it_has_not_
             directory.append(observed.model_dump_json())
     made = all_studies.report(directory)
     assert "mean error 0.0%" in made.sections[0].lead
-    assert "What the bare host would have measured" in study_page.render(made)
+    assert "What the bare host would have measured" in report.render(made)
     assert CliRunner().invoke(app, ["load", "model", str(directory.path)]).exit_code == 0
     requested = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]
     assert "75 users:" in CliRunner().invoke(app, requested).output

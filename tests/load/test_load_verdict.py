@@ -7,7 +7,7 @@ import pytest
 from partywall.core.stats.estimate import Outcome
 from partywall.core.stats.histogram import bucket_of
 from partywall.errors import UsageError
-from partywall.load import plan as plans
+from partywall.load import check as plans
 from partywall.load.health import Health, Reason, judge
 from partywall.load.second import Second
 from partywall.load.summary import summarise

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from partywall.load import recent
-from partywall.load.store import LoadDirectory
+from partywall.load.record import LoadDirectory
 
 LABELS = [{"name": "GET /", "sort": "http"}, {"name": "buy", "sort": "transaction"}]
 

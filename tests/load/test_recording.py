@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, UsageError
-from partywall.load import plan, recording
-from partywall.load.recording import Recording
+from partywall.load import check
+from partywall.load.recorder import recording
+from partywall.load.recorder.recording import Recording
 from partywall.testing import fake_host
 
 NOTHING = fake_host(which=lambda _: None)
@@ -95,7 +96,7 @@ def test_what_a_browser_requests_becomes_a_plan_and_nothing_is_left(tmp_path: Pa
         server.shutdown()
         server.server_close()
     assert done.exit_code == 0, done.output
-    plan.loads(out.read_bytes(), "plan.yaml", tmp_path)
+    check.loads(out.read_bytes(), "plan.yaml", tmp_path)
     urls = re.findall(r"url: (\S+)", out.read_text())
     assert urls == ["/", "/items/${items}"]
     assert not list(tmp_path.glob("partywall-*"))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from partywall.host import Host
-from partywall.model.power import Activity, PowerEvidence
 from partywall.power.activity import HostCpus, Process, consumer, stat_s
 from partywall.power.findings import sharing
 from partywall.power.findings.meter import Load, cpu_rows
 from partywall.power.findings.node import core_time, findings
+from partywall.power.values import Activity, PowerEvidence
 
 SECOND = 10**9
 OWN = Path(f"/proc/{os.getpid()}")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from partywall.consolidate.measure.control import redfish as control
 from partywall.errors import TrialError, UsageError
 from partywall.host import Host
-from partywall.model.meter import PASSWORD
 from partywall.power import bmc, meters
+from partywall.power.address import PASSWORD
 from partywall.power.meters import ipmi, redfish
 from partywall.power.meters.base import MeterError
 from tests.bmc import DCMI, Service, ipmitool, self_signed

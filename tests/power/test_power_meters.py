@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.model.meter import PASSWORD, PASSWORD_FILE, Address
-from partywall.model.power import Activity, MeterFacts, MeterFault, Reading
 from partywall.power import bmc, meters
+from partywall.power.address import PASSWORD, PASSWORD_FILE, Address
 from partywall.power.meters import ipmi, nut, redfish, wattsup
 from partywall.power.meters.base import Counter, MeterError, Watts, password_of
 from partywall.power.sampling import Sampler
+from partywall.power.values import Activity, MeterFacts, MeterFault, Reading
 from partywall.testing import power
 from partywall.testing.power import SERVERS, Hwmon, Rapl, Resctrl
 

@@ -11,7 +11,14 @@ from partywall import units
 from partywall.core.capability import Options
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import UsageError
-from partywall.model.power import (
+from partywall.power import ladder, profiles
+from partywall.power.capability import Powers
+from partywall.power.findings import fitting, sharing
+from partywall.power.findings.fitting import Observation
+from partywall.power.findings.meter import timing, updates
+from partywall.power.findings.node import core_time, findings, gaps, mean_watts
+from partywall.power.job import AttributeJob
+from partywall.power.values import (
     Activity,
     MeterFacts,
     MeterFault,
@@ -21,13 +28,6 @@ from partywall.model.power import (
     Slot,
     chances,
 )
-from partywall.power import ladder, profiles
-from partywall.power.capability import Powers
-from partywall.power.findings import fitting, sharing
-from partywall.power.findings.fitting import Observation
-from partywall.power.findings.meter import timing, updates
-from partywall.power.findings.node import core_time, findings, gaps, mean_watts
-from partywall.power.job import AttributeJob
 from partywall.testing.hosts import fake_host
 from partywall.testing.power import Rapl
 

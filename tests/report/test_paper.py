@@ -10,12 +10,10 @@ from rich.console import Console
 
 from partywall.core.report.charts import spec_of, titled
 from partywall.errors import UsageError
-from partywall.model.agreement import Agreement, Likeness, best, best_text, judge
-from partywall.model.paper import Beside, Best, Claim, Measured, Number, Paired, Paper, Place
-from partywall.report import paper
-from partywall.scenario import papers
+from partywall.study import exhibits, kind_of, papers
 from partywall.study import find as find_study
-from partywall.study import kind_of
+from partywall.study.agreement import Agreement, Likeness, best, best_text, judge
+from partywall.study.paper import Beside, Best, Claim, Measured, Number, Paired, Paper, Place
 
 PAPER = Paper.model_validate(
     {
@@ -74,8 +72,8 @@ def test_what_the_paper_gives_no_result_of_is_shown_without_a_verdict():
     verdict = judge(ours)
     assert verdict.likeness is Likeness.UNSTATED
     assert verdict.reason == "no number or statement of the paper to compare with"
-    assert paper.rows(ours) == [("VM", "25", paper.NOT_PRINTED, "4.00 ± 0.04")]
-    assert "nothing to compare" in paper.section([ours], {})
+    assert exhibits.rows(ours) == [("VM", "25", exhibits.NOT_PRINTED, "4.00 ± 0.04")]
+    assert "nothing to compare" in exhibits.section([ours], {})
     assert judge(beside({}, exhibit="section 3")).likeness is Likeness.MISSING
 
 
@@ -117,7 +115,7 @@ def test_a_metric_that_the_paper_names_without_a_result_is_shown_without_a_verdi
     verdict = judge(measured.model_copy(update={"table": silent}))
     assert (verdict.likeness, verdict.pairs, verdict.scale) == (Likeness.UNSTATED, (), None)
     assert judge(beside({}).model_copy(update={"table": silent})).likeness is Likeness.MISSING
-    assert ("VM", "50", "80", paper.NOT_MEASURED) in paper.rows(beside({("VM", 25): 1.0}))
+    assert ("VM", "50", "80", exhibits.NOT_MEASURED) in exhibits.rows(beside({("VM", 25): 1.0}))
 
 
 def test_claims_of_the_text_are_judged_where_no_number_is_printed():
@@ -125,7 +123,7 @@ def test_claims_of_the_text_are_judged_where_no_number_is_printed():
     wrong = beside({("VM", 25): 2.0, ("VM", 50): 1.0}, exhibit="fig 1")
     assert judge(right).likeness is Likeness.SAME_DIRECTION
     assert judge(wrong).likeness is Likeness.DIFFERS
-    assert ("VM", "25", paper.NOT_PRINTED, "1.00 ± 0.01") in paper.rows(right)
+    assert ("VM", "25", exhibits.NOT_PRINTED, "1.00 ± 0.01") in exhibits.rows(right)
 
 
 @pytest.mark.parametrize(
@@ -176,28 +174,28 @@ def test_a_verdict_does_not_depend_on_the_unit(factor: float):
 )
 def test_any_values_get_a_verdict_a_table_and_a_chart(values: dict[tuple[str, object], float], spread: float):
     shown = beside(values, spread)
-    Console(quiet=True).print(*paper.parts([shown]))
-    assert paper.chart(shown).to_dict(validate=True)["$schema"] == alt.SCHEMA_URL
+    Console(quiet=True).print(*exhibits.parts([shown]))
+    assert exhibits.chart(shown).to_dict(validate=True)["$schema"] == alt.SCHEMA_URL
     assert judge(shown).reason
 
 
 def test_the_section_tells_verdict_values_and_differences_and_holds_a_chart():
     specs: dict[str, object] = {}
-    text = paper.section([beside(AS_PUBLISHED), beside({}, exhibit="fig 1")], specs)
+    text = exhibits.section([beside(AS_PUBLISHED), beside({}, exhibit="fig 1")], specs)
     assert list(specs) == ["paper-1-table-i"]
     for part in ("Table I: Queue", "same order", "not measured", "loopback, no NIC", "A. Author", "4.00 ± 0.04"):
         assert part in text
 
 
 def test_the_chart_draws_hollow_and_filled_marks():
-    svg = vl_convert.vegalite_to_svg(json.dumps(titled(paper.chart(beside(AS_PUBLISHED)), "Table I")))
+    svg = vl_convert.vegalite_to_svg(json.dumps(titled(exhibits.chart(beside(AS_PUBLISHED)), "Table I")))
     assert "NaN" not in svg
     assert svg.count('aria-roledescription="point"') == 8
 
 
 def test_a_claim_states_its_size_in_percent_and_from_twice_on_as_a_multiple():
     claim = {"left": ("VM", 25), "is": "larger", "than": ("PM", 25)}
-    texts = [paper.claim_text(Claim.model_validate(claim | {"by": by})) for by in (0.08, 5)]
+    texts = [exhibits.claim_text(Claim.model_validate(claim | {"by": by})) for by in (0.08, 5)]
     assert texts == ["VM at 25 is larger than PM at 25, by some 8 %", "VM at 25 is larger than PM at 25, some 6 times"]
 
 
@@ -224,16 +222,16 @@ def test_what_is_emulated_carries_its_mark_in_the_chart_and_the_caption():
         for what in ("victim", "neighbour")
     )
     every = (plain, own, beside_one)
-    texts = [json.dumps(spec_of(paper.chart(each))) for each in every]
+    texts = [json.dumps(spec_of(exhibits.chart(each))) for each in every]
     assert ['"mark": "E"' in text for text in texts] == [False, True, False]
     assert ['"mark": "(E)"' in text for text in texts] == [False, False, True]
-    assert ["E: emulated" in paper.section([each], {}) for each in every] == [False, True, True]
+    assert ["E: emulated" in exhibits.section([each], {}) for each in every] == [False, True, True]
 
 
 def test_reasons_are_reported_of_places_that_do_not_stand_as_in_the_paper_and_of_no_others():
     def reported(late: float) -> str:
         each = beside({("VM", 25.0): 40.0, ("VM", 50.0): late})
-        return str(paper.section([each.model_copy(update={"why": {Place("VM", 50.0): "the disk was idle"}})], {}))
+        return str(exhibits.section([each.model_copy(update={"why": {Place("VM", 50.0): "the disk was idle"}})], {}))
 
     assert "the disk was idle" not in reported(80.0)
     assert "the disk was idle" in reported(20.0)
@@ -322,9 +320,9 @@ def test_a_published_bound_is_compared_only_if_it_settles_the_order():
 
 def test_bounds_ranges_and_inferred_numbers_are_shown_as_such_and_have_no_scale():
     shown = publishing(**{"25": {"value": 3, "inferred": "from fig 2"}, "50": {"at_most": 1}})
-    assert [row[2] for row in paper.rows(shown)] == ["3 (inferred)", "at most 1"]
+    assert [row[2] for row in exhibits.rows(shown)] == ["3 (inferred)", "at most 1"]
     assert judge(shown).scale == pytest.approx((2 / 3, 2 / 3))
-    text = json.dumps(spec_of(paper.chart(shown)))
+    text = json.dumps(spec_of(exhibits.chart(shown)))
     assert '"mark": "*"' in text
     assert '"mark": "\\u2264"' in text
     assert "inferred: from fig 2" in text
@@ -345,9 +343,9 @@ def test_a_published_number_is_one_value_or_bounds(number, said):
 
 def test_statements_that_a_paper_does_not_make_are_marked_as_inferred():
     exhibit = papers.load("dba-vm-shares").table("section V.B (loss by load)")
-    said = [paper.claim_text(claim) for claim in exhibit.claims if claim.inferred]
+    said = [exhibits.claim_text(claim) for claim in exhibit.claims if claim.inferred]
     assert "htb at 0.5 is smaller than native at 0.5 (inferred)" in said
-    assert [paper.bound_text(bound) for bound in exhibit.bounds] == ["published at 0.9 is at most 1 (inferred)"]
+    assert [exhibits.bound_text(bound) for bound in exhibit.bounds] == ["published at 0.9 is at most 1 (inferred)"]
 
 
 def test_numbers_that_a_paper_does_not_print_are_marked_as_inferred_or_as_bounds():
@@ -393,9 +391,9 @@ def test_the_scheduler_that_isolates_best_is_named_if_its_interval_is_apart(meas
     ranked = schedulers(**measured)
     assert best_text(ranked) == said
     console = Console(record=True, width=160)
-    paper.show([ranked], console)
+    exhibits.show([ranked], console)
     assert said in console.export_text()
-    assert f"Here, {said}." in paper.section([ranked], {})
+    assert f"Here, {said}." in exhibits.section([ranked], {})
 
 
 def test_nothing_is_best_of_fewer_than_two_or_on_another_backend():

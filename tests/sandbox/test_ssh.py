@@ -26,7 +26,7 @@ from partywall.sandbox import Settings, make, reaper
 from partywall.sandbox.ssh import bootstrap, machine_agent, survey
 from partywall.sandbox.ssh.connection import Connection, Parcel, explained
 from partywall.store import RunDirectory
-from partywall.store.study import StudyDirectory
+from partywall.study.record import StudyDirectory
 from tests import ssh_server
 
 AHEAD_S = 3600

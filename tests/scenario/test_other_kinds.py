@@ -13,7 +13,7 @@ from partywall.core import here
 from partywall.core.document.formats import FORMATS
 from partywall.errors import UsageError
 from partywall.guard.check import load
-from partywall.load import plan as loads
+from partywall.load import check as loads
 from partywall.migrate import check as migrations
 from partywall.power import profiles
 from partywall.scenario import load as load_scenario

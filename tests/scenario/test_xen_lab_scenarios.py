@@ -9,11 +9,12 @@ import pytest
 from labs.xen.lab import VITS
 from labs.xen.machine import DOM0_MIB, MEMORY_MIB
 from partywall.agent.catalogue import shipped
-from partywall.model.study import StudyRequest
 from partywall.plan import Topology
 from partywall.plan import make as make_plan
 from partywall.run.plan import room
-from partywall.scenario import loads, papers
+from partywall.scenario import loads
+from partywall.study import papers
+from partywall.study.document import StudyRequest
 from partywall.study.isolation import Isolation
 from partywall.testing import fake_host
 

@@ -9,7 +9,7 @@ from partywall import files
 from partywall.core.report.page import written
 from partywall.errors import UsageError
 from partywall.files import decoded
-from partywall.store.study import StudyDirectory
+from partywall.study.record import StudyDirectory
 from partywall.watch.job import WatchJob
 from partywall.watch.record import WatchRecord
 from tests.store.test_directory import SLICE, run  # noqa: F401 - a fixture

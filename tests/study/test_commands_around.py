@@ -21,14 +21,14 @@ from partywall.cli.app import app
 from partywall.errors import TrialError, UsageError
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT, Label
-from partywall.model.study import StudyRequest
 from partywall.sandbox import Settings, cgroups, reaper
 from partywall.sandbox.libvirt import domain
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.kernel import GuestKernel
-from partywall.store.study import StudyDirectory
+from partywall.study.document import StudyRequest
 from partywall.study.isolation import around, tables
 from partywall.study.isolation.kind import Isolation, Place, _jobs, _shown
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 from partywall.testing import libvirt as daemons
 from tests.study.made_up import part

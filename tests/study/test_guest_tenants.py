@@ -13,11 +13,11 @@ from partywall.agent.memory_check import Checks
 from partywall.core import here
 from partywall.errors import CapabilityError, RefusalError, TrialError, UsageError
 from partywall.events import Note, silent
-from partywall.model.study import StudyRequest
 from partywall.sandbox import lab, qemu
 from partywall.sandbox.qemu import Accelerator
-from partywall.store.study import StudyDirectory
 from partywall.study import kind as shared
+from partywall.study.document import StudyRequest
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 
 GUESTS = StudyRequest(backends=("qemu",))

@@ -17,10 +17,9 @@ from partywall.errors import CapabilityError, UsageError
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.host.settings import governor, held, ledger
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
 from partywall.store import RunDirectory
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyRequest
 from partywall.study.isolation.kind import (
     Isolation,
     Place,
@@ -32,6 +31,7 @@ from partywall.study.isolation.kind import (
     _unplannable,
     _why_not,
 )
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 from tests.study.made_up import part
 

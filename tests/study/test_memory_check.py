@@ -11,14 +11,14 @@ from partywall.core import here
 from partywall.errors import AgentError, CapabilityError, UsageError
 from partywall.events import Doing, Left
 from partywall.host import Host
-from partywall.kinds.study import StudyJob
 from partywall.load import memory
-from partywall.model.study import StudyReport, StudyRequest
 from partywall.run import stages
 from partywall.run.plan import room
 from partywall.run.plan.room import check_guest_memory
 from partywall.scenario import find, load
-from partywall.store.study import StudyDirectory
+from partywall.study.capability import StudyJob
+from partywall.study.document import StudyReport, StudyRequest
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 
 SECOND_NS = 1_000_000_000

@@ -7,13 +7,13 @@ import pytest
 from partywall import study
 from partywall.errors import UsageError
 from partywall.migrate.document import Bin, Move, MoveFinding, PassFinding, Responses
-from partywall.model.agreement import Likeness, judge
-from partywall.model.paper import Place
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.agreement import Likeness, judge
+from partywall.study.document import StudyRequest
 from partywall.study.migration import findings, kind
 from partywall.study.migration.model import Bare
+from partywall.study.paper import Place
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 
 

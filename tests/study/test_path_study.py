@@ -13,16 +13,15 @@ from partywall import study
 from partywall.cli.app import app
 from partywall.errors import TrialError, UsageError
 from partywall.host import Host
-from partywall.model.paper import Place
-from partywall.model.study import StudyRequest
-from partywall.report import study_page
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers, report
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Place
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 from partywall.trace.findings import findings
 from partywall.trace.measure.tracing import Present
@@ -263,7 +262,7 @@ def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
             record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
         tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
     assert tables == {(): [True, False], ("256*",): [True]}
-    study_page.FILES.write(study.report(record), tmp_path, ["json"])
+    report.FILES.write(study.report(record), tmp_path, ["json"])
     assert summary(tmp_path)[0]
 
 

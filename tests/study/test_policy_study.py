@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 from partywall import study as studies
 from partywall.cli.app import app
 from partywall.errors import UsageError
-from partywall.model.agreement import Pair, judge
-from partywall.model.paper import Place
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.agreement import Pair, judge
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Place
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Rate
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 from tests.measured import measured
 

@@ -6,12 +6,12 @@ import pytest
 from partywall import study
 from partywall.errors import TrialError, UsageError
 from partywall.migrate.document import Move
-from partywall.model.agreement import Likeness, judge
-from partywall.model.paper import Place
-from partywall.model.power import Activity, Slot, chances
 from partywall.power import ladder, profiles
 from partywall.power.findings.fitting import Observation
-from partywall.scenario import papers
+from partywall.power.values import Activity, Slot, chances
+from partywall.study import papers
+from partywall.study.agreement import Likeness, judge
+from partywall.study.paper import Place
 from partywall.study.power import findings
 
 PAPER = profiles.PROFILES["cervera-dl120-g6"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from partywall import study as studies
-from partywall.model.paper import Beside, Measured, Place
-from partywall.model.study import Section
-from partywall.scenario import papers
+from partywall.study import papers
+from partywall.study.document import Section
 from partywall.study.isolation import Isolation, overview, resources
 from partywall.study.isolation.model import Graded, Resource, Study
+from partywall.study.paper import Beside, Measured, Place
 
 PAPER = papers.load("hyperv-quality")
 

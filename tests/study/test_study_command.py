@@ -11,10 +11,10 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.core import here
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.model.paper import Paper
-from partywall.model.study import StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyRequest
+from partywall.study.paper import Paper
+from partywall.study.record import StudyDirectory
 from partywall.testing import fake_host
 
 

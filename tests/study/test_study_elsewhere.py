@@ -14,11 +14,11 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.kinds.study import Studies, StudyJob
 from partywall.model import factors
-from partywall.model.study import StudyRequest
 from partywall.run.plan.requirements import measured_facts
 from partywall.sandbox import elsewhere
+from partywall.study.capability import Studies, StudyJob
+from partywall.study.document import StudyRequest
 from partywall.study.isolation.kind import Isolation, Place, Refused, _jobs, _why_not
 from partywall.testing import fake_host
 

@@ -1,11 +1,10 @@
-from partywall.model.study import StudyReport
-from partywall.report import study_page
+from partywall.study.document import StudyReport
 
 
 def test_a_study_has_a_finding_for_lists_of_records_and_holds_nothing():
     report = StudyReport(
         run="r", name="n", description="", length="short", comparisons=(), notes=(), facts=(), how="", host={}, rows=()
     )
-    value = study_page.FILES.value(report)
+    value = report.FILES.value(report)
     assert list(value)[:2] == ["headline", "goals"]
-    assert (value["headline"], value["goals"]) == (study_page.headline(report), 0)
+    assert (value["headline"], value["goals"]) == (report.headline(report), 0)

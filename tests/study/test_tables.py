@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.paper import Axis, Claim, PaperTable, Place
 from partywall.report.figures import scale_of
 from partywall.study.isolation import kind as isolation
 from partywall.study.isolation import tables
 from partywall.study.isolation.kind import _kernels
 from partywall.study.isolation.model import Board, Shown
+from partywall.study.paper import Axis, Claim, PaperTable, Place
 from tests.study.made_up import part
 
 LIMITS = "victims.tested.sandbox.{cpu_limit,cpu_reservation}"

@@ -16,12 +16,12 @@ from partywall.core.report.charts import spec_of
 from partywall.errors import Exit, UsageError
 from partywall.kinds import compared
 from partywall.kinds.compared import beside, side_by_side
-from partywall.model.study import StudyReport, StudyRequest
-from partywall.report import paper, study_page
-from partywall.store.study import StudyDirectory
+from partywall.study import exhibits
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.generation import cells as generation
 from partywall.study.generation.model import METRICS, Observed
 from partywall.study.isolation.kind import _row
+from partywall.study.record import StudyDirectory
 from tests.study.made_up import part
 
 NAME = "papers/load-generation-netto"
@@ -79,25 +79,25 @@ def test_one_page_shows_the_points_of_both_in_every_figure_and_table(records):
     first, second = records
     report = beside(first, second)
     shown = next(each for each in report.comparisons if each.table.id == "fig 4a")
-    assert paper.columns(shown)[3:] == ["small", "large"]
-    by_place = {(series, x): values for series, x, _, *values in paper.rows(shown)}
+    assert exhibits.columns(shown)[3:] == ["small", "large"]
+    by_place = {(series, x): values for series, x, _, *values in exhibits.rows(shown)}
     assert [float(text.split()[0]) for text in by_place["physical", "25"]] == pytest.approx([1.001, 0.5005])
-    spec = json.dumps(spec_of(paper.chart(shown)))
+    spec = json.dumps(spec_of(exhibits.chart(shown)))
     assert '"from": "there"' in spec
     assert r"{\"here\": \"small\", \"there\": \"large\"}[datum.label]" in spec
-    html = study_page.render(report)
+    html = report.render(report)
     assert "Circles: small. Triangles: large." in html
     assert "Processor of 2" in html
     assert "Processor of 4" in html
-    exhibit = json.loads(study_page.FILES.documents["json"][1](report))["exhibits"][0]
+    exhibit = json.loads(report.FILES.documents["json"][1](report))["exhibits"][0]
     assert exhibit["beside"]["run"] == "large"
     assert len(exhibit["beside"]["measured"]) == len(exhibit["measured"]) > 0
 
 
 def test_alone_a_study_has_one_column_and_no_legend_of_hosts(records):
     shown = next(each for each in all_studies.report(records[0]).comparisons if each.table.id == "fig 4a")
-    assert paper.columns(shown)[3:] == ["here"]
-    assert "there" not in json.dumps(spec_of(paper.chart(shown)))
+    assert exhibits.columns(shown)[3:] == ["here"]
+    assert "there" not in json.dumps(spec_of(exhibits.chart(shown)))
 
 
 def test_what_only_the_other_host_measured_is_shown_too(records):
@@ -112,8 +112,8 @@ def test_what_only_the_other_host_measured_is_shown_too(records):
     drawn = [each for each in shown if not each.measured and each.other.measured]
     assert drawn
     for each in drawn:
-        assert all(row[3] == paper.NOT_MEASURED for row in paper.rows(each))
-        assert any(row[4] != paper.NOT_MEASURED for row in paper.rows(each))
+        assert all(row[3] == exhibits.NOT_MEASURED for row in exhibits.rows(each))
+        assert any(row[4] != exhibits.NOT_MEASURED for row in exhibits.rows(each))
 
 
 def test_folders_of_the_same_name_are_told_apart_by_the_folders_above(records):
@@ -122,7 +122,7 @@ def test_folders_of_the_same_name_are_told_apart_by_the_folders_above(records):
     shutil.copytree(second.path, copied)
     report = beside(first, StudyDirectory.open(copied))
     above = first.path.parent.name
-    assert paper.columns(report.comparisons[0])[3:] == [f"{above}/small", "other/small"]
+    assert exhibits.columns(report.comparisons[0])[3:] == [f"{above}/small", "other/small"]
 
 
 def test_a_record_that_is_not_of_the_same_study_is_refused(records, tmp_path):
@@ -175,6 +175,6 @@ def test_cells_of_two_hosts_have_the_same_label_whatever_was_found_in_them():
         assert rows
         about = dict.fromkeys(("name", "description"), "x") | {"notes": (), "facts": (), "how": "", "host": {}}
         report = StudyReport(run="r", length="short", comparisons=(), rows=rows, incomplete=(), **about)
-        labels.append({figure.of for figure in study_page.FILES.compared(report)})
+        labels.append({figure.of for figure in report.FILES.compared(report)})
     assert labels[0] == labels[1]
     assert any("beside a@1" in label for label in labels[0])

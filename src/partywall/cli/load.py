@@ -28,13 +28,13 @@ from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.load import LoadJob, Loads, located_in_plan
-from partywall.load import plan as plans
+from partywall.load import check as plans
+from partywall.load.capability import LoadJob, Loads, located_in_plan
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
 from partywall.load.lasting import addresses, for_guest
-from partywall.load.prepared import GUESTS_HOST, SERVER, Setup
-from partywall.load.prepared import check as judged_by_agent
+from partywall.load.measure import GUESTS_HOST, SERVER, Setup
+from partywall.load.measure import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.model.load_plan import Generator

@@ -33,9 +33,9 @@ def model(
     # Slow to import, and every other `partywall load` imports this module.
     from partywall import study as studies  # noqa: PLC0415
     from partywall.load import overhead  # noqa: PLC0415
-    from partywall.store.study import FILE, StudyDirectory  # noqa: PLC0415
     from partywall.study.generation import Generation  # noqa: PLC0415
     from partywall.study.generation import kind as generation  # noqa: PLC0415
+    from partywall.study.record import FILE, StudyDirectory  # noqa: PLC0415
 
     directory = StudyDirectory.open(run)
     kept = run / FILE

@@ -20,10 +20,10 @@ from partywall.core.document.decode import Document
 from partywall.errors import Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.host.label import WORK_ROOT
-from partywall.load import plan as plans
-from partywall.load.recorded import plan_of
-from partywall.load.recording import OWN_HOSTS, Recording
-from partywall.load.recording import record as recorded
+from partywall.load import check as plans
+from partywall.load.recorder.plan import plan_of
+from partywall.load.recorder.recording import OWN_HOSTS, Recording
+from partywall.load.recorder.recording import record as recorded
 from partywall.load.urls import wrong_with
 
 

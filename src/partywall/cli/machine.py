@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partywall.errors import Problem, UsageError
-from partywall.load.plan import wrong_generator
+from partywall.load.check import wrong_generator
 from partywall.model.load_plan import Generator
 from partywall.scenario.check import check_ssh_host
 

@@ -23,13 +23,13 @@ from partywall.core.capability import Options, Outline
 from partywall.core.document.reading import read
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.study import Studies, StudyJob
 from partywall.load.tomcat import APPLICATION
 from partywall.model.load_plan import Generator
-from partywall.model.study import Machines, StudyRequest
 from partywall.scenario.check import check_ssh_host
-from partywall.store.study import StudyDirectory
+from partywall.study.capability import Studies, StudyJob
+from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.machines import PHYSICAL, SANDBOX
+from partywall.study.record import StudyDirectory
 
 ROLES = (PHYSICAL, SANDBOX, APPLICATION)
 

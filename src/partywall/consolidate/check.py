@@ -17,8 +17,8 @@ from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
-from partywall.model.meter import OF_THIS_HOST
 from partywall.power import meters
+from partywall.power.address import OF_THIS_HOST
 from partywall.sandbox.libvirt.domain import is_local
 
 KEY = "partywall_cluster"

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from partywall import units
-from partywall.model.power import NodeModel
-from partywall.model.profiles import CERVERA, PROFILES
+from partywall.power.published import CERVERA, PROFILES
+from partywall.power.values import NodeModel
 from partywall.values import Bytes, BytesPerSecond, DurationNs, Frozen, Name, Rate, Share
 
 _ENERGY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(J|kJ|Wh|kWh)\s*$")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from partywall.consolidate.document import Cluster
 from partywall.core.stats.estimate import Outcome, Span
-from partywall.model.meter import Address
+from partywall.power.address import Address
 from partywall.values import Frozen
 
 # Simulation

@@ -14,10 +14,10 @@ from partywall.core.record import Record, distinct
 from partywall.core.report.compared import MISSING, Figure
 from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, UsageError
-from partywall.kinds.study import StudyJob
-from partywall.model.paper import Beside
-from partywall.model.study import Section, StudyReport
-from partywall.store.study import StudyDirectory
+from partywall.study.capability import StudyJob
+from partywall.study.document import Section, StudyReport
+from partywall.study.paper import Beside
+from partywall.study.record import StudyDirectory
 
 ROWS_MAX = 500
 LEVEL = 0.95

@@ -12,7 +12,7 @@ from partywall import units
 from partywall.core.report.charts import HEIGHT, MUTED, WIDTH, AnyChart, inlined, slower
 from partywall.core.report.latency import quantiles, tail_shares
 from partywall.core.stats.histogram import Histogram
-from partywall.model.load_run import LoadRun, SecondPoint, Series
+from partywall.load.values import LoadRun, SecondPoint, Series
 
 Rows = list[dict[str, Any]]
 POINTS_MAX = 1200

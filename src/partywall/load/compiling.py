@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from partywall.errors import Problem, UsageError
-from partywall.load.plan import Loaded, label_of, think_times
+from partywall.load.check import Loaded, label_of, think_times
 from partywall.model.load_plan import (
     Body,
     Check,

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from partywall.errors import Problem, UsageError
-from partywall.load import plan as plans
+from partywall.load import check as plans
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partywall.model.load_run import Series
+from partywall.load.values import Series
 
 SECOND_NS = 1_000_000_000
 Values = Mapping[tuple[str, str], float]

@@ -11,8 +11,8 @@ from typing import Any
 
 from partywall.core.report.latency import quantiles
 from partywall.errors import PartywallError
+from partywall.load.record import LoadDirectory
 from partywall.load.second import add_pairs, histogram
-from partywall.load.store import LoadDirectory
 
 TAIL_BYTES = 4 << 20
 """Of a load's lines, what is read at most: seconds take some KiB each."""

@@ -12,7 +12,7 @@ from partywall.core.report.latency import known_quantiles
 from partywall.core.report.page import BADGES
 from partywall.core.report.value import Chart, Column, Lines, On, Report, Row, Section, Table, shown
 from partywall.core.stats.histogram import Histogram, bucket_bounds
-from partywall.model.load_run import GeneratorRow, LabelRow, LoadRun, Series
+from partywall.load.values import GeneratorRow, LabelRow, LoadRun, Series
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 COMPARED = ("p50", "p90", "p99")

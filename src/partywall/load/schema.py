@@ -1,4 +1,4 @@
-"""JSON Schema of load plans for editors, from the model. It helps editors; the checks are in `load.plan`."""
+"""JSON Schema of load plans for editors, from the model. It helps editors; the checks are in `load.check`."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from partywall.core.report.figures import bare_percent
 from partywall.core.report.latency import quantiles
 from partywall.core.stats.estimate import Outcome
 from partywall.load.availability import availability
-from partywall.load.plan import BOUNDS
+from partywall.load.check import BOUNDS
 from partywall.load.second import Timing, histogram
 from partywall.load.summary import Summary
+from partywall.load.values import Bound
 from partywall.model.load_plan import Threshold
-from partywall.model.load_run import Bound
 
 LEAST = ("rate", "available")
 """Bounds below which a load may not fall; the others may not be exceeded."""

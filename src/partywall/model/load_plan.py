@@ -1,6 +1,6 @@
 """The format of a load plan: what virtual users do, and when they arrive.
 
-The JSON Schema for editors is generated from these types. `partywall.load.plan` reads files and checks across keys;
+The JSON Schema for editors is generated from these types. `partywall.load.check` reads files and checks across keys;
 `partywall.load.compiling` converts a plan to the agent's program.
 """
 

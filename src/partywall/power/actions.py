@@ -11,9 +11,9 @@ from partywall.core.report.value import Column, Report, Table
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import TrialError
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.power import MoveEnergy
 from partywall.power import meters
 from partywall.power.profiles import PROFILES, find
+from partywall.power.values import MoveEnergy
 
 
 class Meters(Action):

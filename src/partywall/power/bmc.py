@@ -27,7 +27,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from partywall.errors import Problem, TrialError, UsageError
-from partywall.model.power import FaultKind
+from partywall.power.values import FaultKind
 
 MOST_BYTES = 1 << 20
 """The longest answer that is read, also after it is unpacked."""

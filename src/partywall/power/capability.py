@@ -13,11 +13,11 @@ from partywall.core.record import stamped
 from partywall.errors import CapabilityError, Failures, Problem, UsageError
 from partywall.events import Emit
 from partywall.host import Host
-from partywall.model.power import NodeModel, PowerEvidence, PowerReport
 from partywall.power import actions, activity, ladder, measure, meters
 from partywall.power.job import AttributeJob, CalibrateJob, PowerJob, ReadJob
 from partywall.power.meters import Meter
 from partywall.power.record import PowerRecord
+from partywall.power.values import NodeModel, PowerEvidence, PowerReport
 from partywall.sandbox import tenants
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import altair as alt
 import numpy as np
 
 from partywall.core.report.charts import BAND, BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
-from partywall.model.power import Attribution, Fit, PowerFindings
+from partywall.power.values import Attribution, Fit, PowerFindings
 
 AXIS = {"measured": "watts", "modelled": "watts (modelled)", "simulated": "watts (simulated meter)"}
 CURVE_POINTS = 60

@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 
 from partywall.core.job import Duration, Job, Option
 from partywall.errors import Problem, UsageError
-from partywall.model.power import NodeModel
 from partywall.power.profiles import PROFILES, find
+from partywall.power.values import NodeModel
 
 PLAIN_METER = r"(?!replay|wattsup)[a-z][a-z0-9-]*(:[A-Za-z0-9_.-]+)?"
 """The meters that a browser may name: those of this host, without addresses, passwords and files."""

@@ -16,7 +16,7 @@ from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host.label import Label
-from partywall.model.power import DisturbedCalibration, Slot
+from partywall.power.values import DisturbedCalibration, Slot
 from partywall.sandbox import Settings
 from partywall.session import Session
 

@@ -21,7 +21,7 @@ from typing import Self
 
 import numpy as np
 
-from partywall.model.power import NodeModel, chances
+from partywall.power.values import NodeModel, chances
 
 TICK_S = 0.02
 LEAKAGE, LEAKAGE_S = 0.02, 15.0

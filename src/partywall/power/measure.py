@@ -10,12 +10,12 @@ from partywall.clock import Monotonic
 from partywall.events import Doing, Emit, Left, Note
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.model.power import Activity, MeterFault, Reading
 from partywall.power import activity, ladder
 from partywall.power.meters import Meter
 from partywall.power.meters.simulated import Simulated
 from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
+from partywall.power.values import Activity, MeterFault, Reading
 from partywall.sandbox import reaper
 
 FAULTS_SHOWN = 3

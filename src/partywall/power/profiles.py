@@ -11,8 +11,8 @@ from partywall.core.document.formats import refuse_document
 from partywall.core.document.shipped import SUFFIXES
 from partywall.core.record import first_line
 from partywall.errors import Problem, UsageError
-from partywall.model.power import NodeModel
-from partywall.model.profiles import PROFILES
+from partywall.power.published import PROFILES
+from partywall.power.values import NodeModel
 
 __all__ = ["PROFILES", "find"]
 

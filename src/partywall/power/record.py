@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from partywall.core.record import JobRecord, Stream
-from partywall.model.power import (
+from partywall.power.job import AttributeJob, CalibrateJob, PowerJob, ReadJob
+from partywall.power.values import (
     Activity,
     DisturbedCalibration,
     MeterFacts,
@@ -18,7 +19,6 @@ from partywall.model.power import (
     Reading,
     Slot,
 )
-from partywall.power.job import AttributeJob, CalibrateJob, PowerJob, ReadJob
 
 Line = Reading | MeterFault | Activity | Slot | DisturbedCalibration
 USED = "used-model.json"

@@ -10,7 +10,7 @@ from partywall import units
 from partywall.core.report.compared import MISSING
 from partywall.core.report.value import Chart, Column, Lines, On, Report, Row, Section, Table
 from partywall.core.stats.estimate import Estimate
-from partywall.model.power import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
+from partywall.power.values import Attribution, Fit, MeterFinding, NodeModel, PowerFindings, PowerReport, Timing
 
 WHICH = (
     "activity: what the host saves without the consumer. To divide a bill, take one column with idle, always the same: "

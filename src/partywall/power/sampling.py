@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from partywall.clock import Clock, Monotonic
-from partywall.model.power import Activity, FaultKind, MeterFault, Reading
 from partywall.power.activity import Read, used
 from partywall.power.meters import Meter, MeterError
+from partywall.power.values import Activity, FaultKind, MeterFault, Reading
 
 HANGS_S = 5.0
 """A reading that takes longer hangs; meters give up before."""

@@ -16,8 +16,7 @@ from partywall.core.document.reading import text as read_text
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
-from partywall.model.study import StudyReport
-from partywall.store.study import StudyDirectory
+from partywall.study.document import StudyReport
 from partywall.study.generation import Generation
 from partywall.study.isolation import Isolation
 from partywall.study.kind import Kind
@@ -26,6 +25,7 @@ from partywall.study.path import PathStudy
 from partywall.study.policies import PolicyStudy
 from partywall.study.power import PowerStudy
 from partywall.study.promises import Promises
+from partywall.study.record import StudyDirectory
 
 __all__ = ["KINDS", "Kind", "find", "kind_of", "names", "report"]
 

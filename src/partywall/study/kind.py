@@ -14,12 +14,12 @@ from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
-from partywall.model.paper import Place
 from partywall.model.scenario import PASSING_BYTES, Scenario
-from partywall.model.study import Length, StudyReport, StudyRequest
 from partywall.sandbox import lab, qemu
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import Length, StudyReport, StudyRequest
+from partywall.study.paper import Place
+from partywall.study.record import StudyDirectory
 from partywall.values import Frozen
 
 S = TypeVar("S")

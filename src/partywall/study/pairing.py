@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from partywall.core.stats.estimate import Emulated
 from partywall.core.stats.rounds import ratio, student
-from partywall.model.paper import Beside, Measured, Paired, Paper, PaperTable, Place
+from partywall.study.paper import Beside, Measured, Paired, Paper, PaperTable, Place
 
 Rounds = Mapping[int, float]
 """The value of each round."""

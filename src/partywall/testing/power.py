@@ -520,7 +520,7 @@ SERVERS: Mapping[str, Callable[[Path], Server]] = {
 @contextlib.contextmanager
 def password() -> Iterator[None]:
     """The servers' password, where meters look for it."""
-    from partywall.model.meter import PASSWORD as VARIABLE  # noqa: PLC0415 - two constants of one name
+    from partywall.power.address import PASSWORD as VARIABLE  # noqa: PLC0415 - two constants of one name
 
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = PASSWORD

@@ -23,10 +23,9 @@ from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
-from partywall.kinds.load import LoadJob
 from partywall.kinds.run import RunJob, Runs, outlined
-from partywall.kinds.study import StudyJob
-from partywall.load import plan as load_plans
+from partywall.load import check as load_plans
+from partywall.load.capability import LoadJob
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
@@ -36,10 +35,11 @@ from partywall.migrate.document import MigrationPlan
 from partywall.model.load_plan import LoadPlan
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
-from partywall.model.study import StudyRequest
 from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names
+from partywall.study.capability import StudyJob
+from partywall.study.document import StudyRequest
 from partywall.values import host_path_keys
 from partywall.web import made
 from partywall.web.jobs import Order

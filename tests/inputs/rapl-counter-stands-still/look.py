@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address
+from partywall.power.address import Address
 from partywall.power.meters import MeterError, rapl
 from partywall.testing.trees import read
 

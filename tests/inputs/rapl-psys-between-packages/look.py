@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address
+from partywall.power.address import Address
 from partywall.power.meters import rapl
 from partywall.testing.trees import read
 

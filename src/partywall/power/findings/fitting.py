@@ -21,8 +21,8 @@ from scipy.optimize import nnls
 from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
-from partywall.model.power import Activity, Array, Fit, MeterFacts, NodeModel, Reading, Rung, Slot, Timing
 from partywall.power.findings.meter import SHORT_S, Load, updates
+from partywall.power.values import Activity, Array, Fit, MeterFacts, NodeModel, Reading, Rung, Slot, Timing
 from partywall.units import counted
 
 DRAWS = 200

@@ -16,7 +16,7 @@ import numpy as np
 from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import student_reach
-from partywall.model.power import Activity, Array, Reading, Timing, chances
+from partywall.power.values import Activity, Array, Reading, Timing, chances
 
 GAP = 5
 LEAST_GAP_S = 3.0

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.rounds import student
 from partywall.migrate.document import MoveFinding
-from partywall.model.power import MoveEnergy, NodeModel
+from partywall.power.values import MoveEnergy, NodeModel
 
 PARTS = ("source", "destination", "stretch")
 

@@ -9,7 +9,10 @@ import numpy as np
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.interval import FEWEST, mean_interval
 from partywall.errors import TrialError
-from partywall.model.power import (
+from partywall.power.findings import fitting, sharing, spans
+from partywall.power.findings.meter import cpu_rows, gap_s, timing, updates
+from partywall.power.findings.spans import Energy
+from partywall.power.values import (
     Activity,
     Attribution,
     CoreTime,
@@ -24,9 +27,6 @@ from partywall.model.power import (
     Reading,
     chances,
 )
-from partywall.power.findings import fitting, sharing, spans
-from partywall.power.findings.meter import cpu_rows, gap_s, timing, updates
-from partywall.power.findings.spans import Energy
 from partywall.units import counted
 
 SHOWN = 1500

@@ -21,9 +21,9 @@ import numpy as np
 from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.rounds import student
-from partywall.model.power import Activity, Array, Attribution, NodeModel, Share, Slot
 from partywall.power.findings.fitting import Observation
 from partywall.power.findings.meter import NDArrayBool, cpu_rows
+from partywall.power.values import Activity, Array, Attribution, NodeModel, Share, Slot
 
 REST = "everything else"
 NOTHING_S = 1e-6

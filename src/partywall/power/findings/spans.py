@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partywall.model.power import Activity, Array, MeterFault, Reading
 from partywall.power.findings.meter import GAP, NDArrayBool, gap_s
+from partywall.power.values import Activity, Array, MeterFault, Reading
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from partywall.core.document.explain import did_you_mean
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
+from partywall.power.address import Address, unusable
 from partywall.power.meters import hwmon, ipmi, nut, rapl, redfish, replay, resctrl, simulated, snmp, wattsup
 from partywall.power.meters.base import Meter, MeterError, Place, Watts
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from partywall.errors import TrialError
 from partywall.host import Host
-from partywall.model.meter import PASSWORD, PASSWORD_FILE, Address, unusable
-from partywall.model.power import FaultKind, MeterFacts, Reading
+from partywall.power.address import PASSWORD, PASSWORD_FILE, Address, unusable
+from partywall.power.values import FaultKind, MeterFacts, Reading
 
 TIMEOUT_S = 2.0
 """How long a meter may take to answer."""

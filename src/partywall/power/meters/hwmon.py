@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import WHOLE_MACHINE, MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import Counter, Place, listed, now_ns, number, text_of
+from partywall.power.values import WHOLE_MACHINE, MeterFacts, Reading
 
 SCHEMES = ("hwmon",)
 FOLDER = "/sys/class/hwmon"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
 from partywall.power import bmc
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("ipmi",)
 DCMI = re.compile(r"Instantaneous power reading:\s+(\d+) Watts")

@@ -11,9 +11,9 @@ import re
 import socket
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("nut",)
 MOST_BYTES = 4096

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import Counter, MeterError, Place, listed, now_ns, number, text_of
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("rapl",)
 FOLDER = "/sys/class/powercap"

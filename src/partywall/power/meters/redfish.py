@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
 from partywall.power import bmc
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("redfish",)
 NOT_THERE = ("Absent", "UnavailableOffline")

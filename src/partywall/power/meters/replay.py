@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import MeterError, Place, now_ns, number
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("replay",)
 COLUMNS = ("s", "watts")

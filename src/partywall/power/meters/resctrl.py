@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import Counter, Place, now_ns, number, text_of
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("resctrl",)
 FOLDER = "/sys/fs/resctrl"

@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, NodeModel, Reading
 from partywall.power import profiles
 from partywall.power.activity import HostCpus
+from partywall.power.address import Address, unusable
 from partywall.power.machine import Display, Machine
 from partywall.power.meters.base import Place, now_ns
+from partywall.power.values import MeterFacts, NodeModel, Reading
 
 SCHEMES = ("simulated",)
 FIELDS = {"lag": "lag_s", "refresh": "refresh_s", "noise": "noise", "step": "step"}

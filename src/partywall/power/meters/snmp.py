@@ -13,9 +13,9 @@ import re
 from typing import Any
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import FaultKind, MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import TIMEOUT_S, MeterError, Place, now_ns, number, password_of
+from partywall.power.values import FaultKind, MeterFacts, Reading
 
 SCHEMES = ("snmp",)
 LIBRARY = "pip install 'partywall[power]'"

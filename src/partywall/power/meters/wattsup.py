@@ -13,9 +13,9 @@ import time
 import tty
 
 from partywall.host import Host
-from partywall.model.meter import Address, unusable
-from partywall.model.power import MeterFacts, Reading
+from partywall.power.address import Address, unusable
 from partywall.power.meters.base import MeterError, Place, listed, now_ns, number
+from partywall.power.values import MeterFacts, Reading
 
 SCHEMES = ("wattsup",)
 EVERY_S = 1

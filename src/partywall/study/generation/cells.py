@@ -1,7 +1,7 @@
 """Carries out a study of load generation: every cell once in each round, in random order, as a load of some seconds.
 
-One cell in one round gives one observation for each metric. Loads are in `load.prepared`, reports in
-`report.study_page`.
+One cell in one round gives one observation for each metric. Loads are in `load.measure`, reports in
+`study.report`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from partywall.core.document.formats import validated
 from partywall.core.report.latency import known_quantiles
 from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
-from partywall.load import monitors, plan
+from partywall.load import check, monitors
 from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
 from partywall.load.health import Health
 from partywall.load.lasting import for_guest
+from partywall.load.measure import GENERATOR, GUESTS_HOST, SERVER, Monitor, PreparedLoad, Setup
 from partywall.load.overhead import Pair
-from partywall.load.prepared import GENERATOR, GUESTS_HOST, SERVER, Monitor, PreparedLoad, Setup
+from partywall.load.record import Readings, sample_rows
 from partywall.load.second import SECOND_NS, Second, Timing
-from partywall.load.store import Readings, sample_rows
 from partywall.load.tomcat import Service
-from partywall.model import paper
 from partywall.model.load_plan import Generator, Step, Think
-from partywall.model.paper import Beside
-from partywall.model.study import Machines
 from partywall.plan import rounds
 from partywall.sandbox import Spent
 from partywall.sandbox.slow_disk import SlowDisk
-from partywall.scenario import papers
+from partywall.study import paper, papers
+from partywall.study.document import Machines
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, PERCENTILES, Cell, Form, Observed, Study
 from partywall.study.pairing import beside, marked
+from partywall.study.paper import Beside
 
 RAMP_NS = 500_000_000
 QUEUE, WRITE_MS = "Disk queue: mean length", "Disk time: of a write"
@@ -238,7 +237,7 @@ def program_of(study: Study, form: Form, url: str, cell: Cell) -> dict[str, Any]
             "grace": "5s",
         }
     )
-    return compiled(plan.loads(text.encode(), f"{study.name}: {cell.id}", Path()))
+    return compiled(check.loads(text.encode(), f"{study.name}: {cell.id}", Path()))
 
 
 def _dumped(steps: Sequence[Step]) -> list[Any]:

@@ -23,18 +23,18 @@ from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load import overhead, tomcat
 from partywall.load.second import SECOND_NS
-from partywall.model.paper import Place
 from partywall.model.scenario import Scenario
-from partywall.model.study import Machines, Section, StudyReport, StudyRequest
 from partywall.run.plan.checks import check_host
 from partywall.sandbox import qemu, reaper, slow_disk, ssh
 from partywall.sandbox.lab import GUEST_BYTES
 from partywall.sandbox.slow_disk import SlowDisk
-from partywall.store.study import StudyDirectory
+from partywall.study.document import Machines, Section, StudyReport, StudyRequest
 from partywall.study.generation import cells
 from partywall.study.generation import machines as elsewhere
 from partywall.study.generation.model import COUNTERS, METRICS, OWN, SERVICE, Cell, Form, Observed, SetupItem, Study
 from partywall.study.kind import form_of, heading, machines_in_words, memory_checks, refuse_on, refuse_parts
+from partywall.study.paper import Place
+from partywall.study.record import StudyDirectory
 
 BACKENDS = ("container", "process", "qemu")
 ONE_HOST = (

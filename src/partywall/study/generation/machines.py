@@ -10,11 +10,11 @@ from partywall.core.document.decode import key_text
 from partywall.core.document.explain import Mistake
 from partywall.errors import Problem, UsageError
 from partywall.load import tomcat
-from partywall.load.plan import wrong_generator
+from partywall.load.check import wrong_generator
 from partywall.model.load_plan import Generator
 from partywall.model.scenario import Scenario
-from partywall.model.study import Machines, StudyRequest
 from partywall.scenario.check import wrong_address
+from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.model import Cell, Study
 
 KEY = "machines"

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from partywall.load.monitors import FIGURES
 from partywall.model.load_plan import Step
-from partywall.model.study import Length, Machines
+from partywall.study.document import Length, Machines
 from partywall.values import Bytes, BytesPerSecond, DurationNs, Frozen, Name
 
 PERCENTILES = (10, 25, 50, 75, 90, 95, 99)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from partywall.errors import Problem, UsageError
-from partywall.model.study import StudyRequest
 from partywall.scenario.check import check_ssh_host
+from partywall.study.document import StudyRequest
 
 BACKEND = "ssh"
 """The backend of a sandbox on a machine that is named by a request."""

@@ -27,12 +27,9 @@ from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.host.settings import governor, held, idle
 from partywall.model import factors
-from partywall.model import paper as model_paper
 from partywall.model.finding import BASELINE, Cell
-from partywall.model.paper import Beside, Measured, Paper, PaperTable
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.model.study import BoardEntry, Section, StudyReport, StudyRequest
 from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
@@ -52,13 +49,17 @@ from partywall.run.plan.requirements import (
 from partywall.run.plan.room import check_disk
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.elsewhere import other_machines
-from partywall.scenario import loads, papers
+from partywall.scenario import loads
 from partywall.store import RunDirectory
-from partywall.store.study import StudyDirectory
+from partywall.study import paper as model_paper
+from partywall.study import papers
+from partywall.study.document import BoardEntry, Section, StudyReport, StudyRequest
 from partywall.study.isolation import around, elsewhere, resources, tables
 from partywall.study.isolation.model import Form, Part, Study
 from partywall.study.isolation.tables import BACKEND, PartRun
 from partywall.study.kind import form_of, heading, machines_in_words, no_such_part, refuse_machines, requested
+from partywall.study.paper import Beside, Measured, Paper, PaperTable
+from partywall.study.record import StudyDirectory
 from partywall.values import Level
 
 RUNS = "runs"

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from partywall.model.paper import Place, X
-from partywall.model.study import Length
+from partywall.study.document import Length
+from partywall.study.paper import Place, X
 from partywall.values import Bytes, DurationNs, Frozen, Name, Share
 
 ALONE = "none"

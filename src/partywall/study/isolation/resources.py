@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from partywall.core.report import figures
-from partywall.model.agreement import ratio
-from partywall.model.paper import Beside, Measured, Place, X
-from partywall.model.study import Section
+from partywall.study.agreement import ratio
+from partywall.study.document import Section
 from partywall.study.isolation.model import Resource
+from partywall.study.paper import Beside, Measured, Place, X
 
 KEPT = "kept"
 """The series of the overview's figure."""

@@ -19,10 +19,10 @@ from partywall.core.stats.estimate import Emulated, Estimate
 from partywall.core.stats.interval import FEWEST, mean_interval
 from partywall.model.evidence import Evidence
 from partywall.model.finding import BASELINE, Band, Cell, Findings
-from partywall.model.paper import Measured, Paired, PaperTable, Place
 from partywall.model.plan import Treatment, Trial
 from partywall.run.findings import series
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
+from partywall.study.paper import Measured, Paired, PaperTable, Place
 
 BACKEND = "sandbox.backend"
 """The factor by which trials of several backends are in one run."""

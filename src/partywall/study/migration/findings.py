@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from partywall.migrate.document import MoveFinding
-from partywall.model.paper import Beside, Paper, Place
-from partywall.model.study import Section
 from partywall.study import pairing
+from partywall.study.document import Section
 from partywall.study.migration.model import Bare, Study
+from partywall.study.paper import Beside, Paper, Place
 from partywall.units import format_bytes, format_duration
 
 PHASES = ("before", "during", "after")

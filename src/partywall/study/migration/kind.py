@@ -24,10 +24,8 @@ from partywall.migrate.findings.cost import findings
 from partywall.migrate.measure import series
 from partywall.migrate.measure.bare import rate_of
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.paper import Place
-from partywall.model.study import StudyReport, StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.kind import (
     BOTH_ENDS,
     OnThisHost,
@@ -40,6 +38,8 @@ from partywall.study.kind import (
 )
 from partywall.study.migration import findings as tables
 from partywall.study.migration.model import Bare, Extent, Study
+from partywall.study.paper import Place
+from partywall.study.record import StudyDirectory
 
 RUNS = "runs"
 MOVES = "moves"

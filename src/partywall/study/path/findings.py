@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from partywall import units
 from partywall.core.stats.estimate import Emulated
-from partywall.model.paper import Beside, Paper, PaperTable, Place
-from partywall.model.study import Section
 from partywall.study import pairing
+from partywall.study.document import Section
+from partywall.study.paper import Beside, Paper, PaperTable, Place
 from partywall.study.path.model import Cell, Size, Study, Traced
 from partywall.trace.record import HopFinding, TraceFindings, WayFinding
 

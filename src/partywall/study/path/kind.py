@@ -13,10 +13,8 @@ from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.host import Host
-from partywall.model.paper import Place
-from partywall.model.study import StudyReport, StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.kind import (
     InLab,
     TenantsMemory,
@@ -29,9 +27,11 @@ from partywall.study.kind import (
     refuse_parts,
     tenants_text,
 )
+from partywall.study.paper import Place
 from partywall.study.path import findings as stats
 from partywall.study.path import slots
 from partywall.study.path.model import Cell, Extent, Study, Traced
+from partywall.study.record import StudyDirectory
 from partywall.trace.findings import findings
 from partywall.trace.measure.follow import follow
 from partywall.trace.measure.tracing import Tracing

@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from partywall.guard.document import PacketRate
-from partywall.model.study import EMULATED_SCALE, EmulatedScale
+from partywall.study.document import EMULATED_SCALE, EmulatedScale
 from partywall.values import BitRate, DurationNs, Frozen, Name
 
 IP_BYTES = 20

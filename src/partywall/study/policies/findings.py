@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from partywall.model.paper import Beside, Paper, Place
 from partywall.study import pairing
+from partywall.study.paper import Beside, Paper, Place
 from partywall.study.policies.model import ALL, PROMISED, Cell, Part, Rate, Study
 
 NAMESPACES = (

@@ -11,14 +11,14 @@ from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
-from partywall.model.paper import Place
-from partywall.model.study import StudyReport, StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.kind import InLab, heading, in_blocks, memory_checks, no_such_part, refuse_backends, requested
+from partywall.study.paper import Place
 from partywall.study.policies import findings as stats
 from partywall.study.policies import slots
 from partywall.study.policies.model import Cell, Extent, Part, Study
+from partywall.study.record import StudyDirectory
 
 SENDERS_BYTES = 128 << 20
 """Memory that is checked before the first slot: for all senders and sinks."""

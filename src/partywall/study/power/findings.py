@@ -9,13 +9,13 @@ import numpy as np
 from partywall.core.stats.rounds import student
 from partywall.errors import TrialError
 from partywall.migrate.document import Move
-from partywall.model.paper import Beside, Paper, Place
-from partywall.model.power import Activity, Array, NodeModel
-from partywall.model.study import Section
 from partywall.power.findings import fitting
 from partywall.power.findings.fitting import Observation
 from partywall.power.findings.meter import cpu_rows
+from partywall.power.values import Activity, Array, NodeModel
 from partywall.study import pairing
+from partywall.study.document import Section
+from partywall.study.paper import Beside, Paper, Place
 
 ORDINALS = ("first", "second", "third", "fourth")
 GUEST_IDLE, GUEST_WORKS = "guest idle", "guest works"

@@ -21,9 +21,6 @@ from partywall.migrate import check as plans
 from partywall.migrate.document import GuestSpec
 from partywall.migrate.measure import series
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.paper import Place
-from partywall.model.power import MeterFinding, NodeModel, PowerEvidence
-from partywall.model.study import Section, StudyReport, StudyRequest
 from partywall.power import ladder, measure, meters, profiles
 from partywall.power.findings import fitting
 from partywall.power.findings.fitting import Observation
@@ -31,9 +28,10 @@ from partywall.power.findings.node import meter_finding, origin_of
 from partywall.power.job import CalibrateJob, ReadJob
 from partywall.power.record import PowerRecord
 from partywall.power.sampling import Sampler
+from partywall.power.values import MeterFinding, NodeModel, PowerEvidence
 from partywall.sandbox import Settings, qemu
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import Section, StudyReport, StudyRequest
 from partywall.study.kind import (
     BOTH_ENDS,
     OnThisHost,
@@ -44,9 +42,11 @@ from partywall.study.kind import (
     refuse_backends,
     refuse_parts,
 )
+from partywall.study.paper import Place
 from partywall.study.power import findings
 from partywall.study.power.model import Extent, Study
 from partywall.study.power.sides import Sides
+from partywall.study.record import StudyDirectory
 
 LADDER, GUEST, SIDES, MOVES = "ladder", "guest", "sides", "moves"
 EVERY_NS = 100_000_000

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from partywall.core.stats.estimate import Emulated
-from partywall.model.paper import Beside, Paper, PaperTable, Place
 from partywall.study import pairing
+from partywall.study.paper import Beside, Paper, PaperTable, Place
 from partywall.study.promises.model import Cell, Study, TenantCell
 
 NO_COUNTERS = "memory traffic is not measured: this host's processor or its hypervisor provides no counter for it"

@@ -10,10 +10,8 @@ from partywall.core.capability import Outline
 from partywall.errors import TrialError
 from partywall.events import Emit
 from partywall.host import Host
-from partywall.model.paper import Place
-from partywall.model.study import StudyReport, StudyRequest
-from partywall.scenario import papers
-from partywall.store.study import StudyDirectory
+from partywall.study import papers
+from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.kind import (
     InLab,
     TenantsMemory,
@@ -26,9 +24,11 @@ from partywall.study.kind import (
     refuse_parts,
     tenants_text,
 )
+from partywall.study.paper import Place
 from partywall.study.promises import findings as stats
 from partywall.study.promises import slots
 from partywall.study.promises.model import Cell, Extent, Study
+from partywall.study.record import StudyDirectory
 
 HOW = (
     "In each block, every way of keeping the guarantees was active for one slot, in a new random order, while the "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from partywall.core.record import Record
-from partywall.model.study import StudyRequest
+from partywall.study.document import StudyRequest
 
 FILE = "study.yaml"
 MEMORY = "memory_checked"

@@ -1,7 +1,7 @@
 """A published study's numbers and claims, and our measurements beside them.
 
-Whether both agree is decided in `model.agreement`. Data files are read in `partywall.scenario.papers` and drawn in
-`partywall.report.paper`.
+Whether both agree is decided in `study.agreement`. Data files are read in `partywall.study.papers` and drawn in
+`partywall.study.exhibits`.
 """
 
 from __future__ import annotations

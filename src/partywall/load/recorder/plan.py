@@ -1,7 +1,7 @@
 """Converts a recorded session to a load plan with thinking times. Pure, from text to text.
 
 The recording is one session of one user. Values from an earlier response, which differ in the next session, are
-extracted (`load.correlation`); comments mark those that are left. Cookies are handled by the user's cookie jar. The
+extracted (`correlation`); comments mark those that are left. Cookies are handled by the user's cookie jar. The
 generator follows redirects itself. Images, scripts, styles and fonts of a page are a group of their own. What no
 server was asked for, such as an answer of the browser's cache, is no request. Notes say what is left out, and why.
 """
@@ -22,9 +22,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from partywall.errors import Problem, UsageError
-from partywall.load.correlation import Correlations, Exchange, correlate, generated, replaced
-from partywall.load.har import NOT_MODIFIED, REDIRECTS, Entry, Reader, literal
-from partywall.load.plan import BYTES_MAX as PLAN_BYTES_MAX
+from partywall.load.check import BYTES_MAX as PLAN_BYTES_MAX
+from partywall.load.recorder.correlation import Correlations, Exchange, correlate, generated, replaced
+from partywall.load.recorder.har import NOT_MODIFIED, REDIRECTS, Entry, Reader, literal
 
 THINK_LEAST_S = 0.1
 """Shorter gaps come from the browser, not its user."""

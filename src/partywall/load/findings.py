@@ -16,12 +16,12 @@ from partywall.load import monitors
 from partywall.load.availability import availability
 from partywall.load.health import ADVICE, Health, Reason
 from partywall.load.intervals import intervals
+from partywall.load.record import SHARED, LoadDirectory
 from partywall.load.second import HISTOGRAMS, Error, Second, Timing, add_pairs, histogram
-from partywall.load.store import SHARED, LoadDirectory
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
+from partywall.load.values import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
 from partywall.model.load_plan import LoadPlan
-from partywall.model.load_run import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")

@@ -1,7 +1,7 @@
 """A paper's tables and figures beside ours: a table for a terminal, a section for a page, and a chart for each.
 
 Published values are hollow marks; ours are filled ones with intervals. Which points are measured, and when they agree,
-is decided elsewhere (`model.agreement`).
+is decided elsewhere (`study.agreement`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rich.text import Text
 from partywall import units
 from partywall.core.report import figures, page
 from partywall.core.report.charts import HEIGHT, WIDTH, AnyChart
-from partywall.model.agreement import Bounded, Comparison, Likeness, Pair, Verdict, best_text, judge, reasons, sentence
-from partywall.model.paper import Beside, Bound, Claim, Measured, Number, Place
+from partywall.study.agreement import Bounded, Comparison, Likeness, Pair, Verdict, best_text, judge, reasons, sentence
+from partywall.study.paper import Beside, Bound, Claim, Measured, Number, Place
 
 STYLES = {
     Likeness.SAME_ORDER: "bold green",

@@ -14,10 +14,10 @@ from partywall.core.report import page
 from partywall.core.report.charts import titled
 from partywall.core.report.compared import Figure, figures_of
 from partywall.core.report.files import Files
-from partywall.model.agreement import Likeness, best_text, judge
-from partywall.model.paper import Beside
-from partywall.model.study import Section, StudyReport
-from partywall.report import board, paper
+from partywall.study import board, exhibits
+from partywall.study.agreement import Likeness, best_text, judge
+from partywall.study.document import Section, StudyReport
+from partywall.study.paper import Beside
 
 
 def headline(report: StudyReport) -> str:
@@ -35,7 +35,7 @@ def _plural(likeness: Likeness, count: int) -> str:
 
 def show(report: StudyReport, console: Console) -> None:
     """Shows the whole report on a terminal, with the headline last."""
-    paper.show(report.comparisons, console)
+    exhibits.show(report.comparisons, console)
     for section in report.sections:
         if section.short:
             console.print(_table(section))
@@ -57,7 +57,7 @@ def _table(section: Section) -> Table:
 def render(report: StudyReport) -> str:
     """The whole page."""
     specs: dict[str, Any] = {}
-    tables = paper.section(report.comparisons, specs)
+    tables = exhibits.section(report.comparisons, specs)
     return page.framed(
         "study.html.j2",
         specs,
@@ -106,9 +106,9 @@ def _other(beside: Beside) -> dict[str, Any]:
 
 def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
     return {
-        paper.slug(beside): titled(paper.chart(beside), paper.title(beside), judge(beside).likeness)
+        exhibits.slug(beside): titled(exhibits.chart(beside), exhibits.title(beside), judge(beside).likeness)
         for beside in report.comparisons
-        if paper.has_chart(beside)
+        if exhibits.has_chart(beside)
     }
 
 

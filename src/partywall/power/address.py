@@ -7,7 +7,7 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 from partywall.errors import Problem, UsageError
-from partywall.model.power import Origin
+from partywall.power.values import Origin
 
 PASSWORD, PASSWORD_FILE = "PARTYWALL_METER_PASSWORD", "PARTYWALL_METER_PASSWORD_FILE"
 IN_SOFTWARE = ("replay", "simulated")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from partywall.model.paper import Beside, Best, Bound, Measured, Number, PaperTable, Place
+from partywall.study.paper import Beside, Best, Bound, Measured, Number, PaperTable, Place
 from partywall.units import counted
 
 STEADY = 0.05

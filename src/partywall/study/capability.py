@@ -12,10 +12,10 @@ from partywall.core.document.reading import read
 from partywall.core.record import stamped
 from partywall.errors import Exit
 from partywall.events import Emit, Started
-from partywall.model.study import StudyReport, StudyRequest
 from partywall.run.plan.requirements import measured_facts, sandboxes
 from partywall.sandbox.elsewhere import machine_facts
-from partywall.store.study import FILE, StudyDirectory
+from partywall.study.document import StudyReport, StudyRequest
+from partywall.study.record import FILE, StudyDirectory
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files
@@ -101,6 +101,6 @@ class Studies:
         return Exit.FAILED if findings.incomplete else Exit.HOLDS
 
     def files(self) -> Files[StudyReport]:
-        from partywall.report.study_page import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.study.report import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES

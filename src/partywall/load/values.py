@@ -1,6 +1,6 @@
 """The findings of a load for reports: plain values by second, request and counter, with the necessary notes.
 
-Made from a load's directory by `partywall.load.evidence`. Times are in ns; `at_s` is in seconds since the start.
+Made from a load's directory by `partywall.load.findings`. Times are in ns; `at_s` is in seconds since the start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values shared by all studies: how one is requested, and what its report contains.
 
 A study repeats a published measurement and shows its tables and figures beside the paper's. The formats of study files
-are in `model` in each folder of `partywall.study`; drawing is in `report.study_page`.
+are in `model` in each folder of `partywall.study`; drawing is in `study.report`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from partywall.core.stats.estimate import Emulated, Estimate
 from partywall.model.load_plan import Generator, at_key
-from partywall.model.paper import Beside
+from partywall.study.paper import Beside
 from partywall.values import Frozen
 
 Length = Literal["short", "long", "paper"]

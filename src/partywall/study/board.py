@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from partywall.core.report import figures, page
 from partywall.core.stats.estimate import Estimate
-from partywall.model.study import BoardEntry
+from partywall.study.document import BoardEntry
 
 FIGURES = ("absolute", "of the bare host", "q")
 

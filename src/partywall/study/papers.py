@@ -1,4 +1,4 @@
-"""Published numbers beside the shipped scenarios: reads `scenarios/papers/NAME.paper.yaml` to a `model.paper.Paper`."""
+"""Published numbers beside the shipped scenarios: reads `scenarios/papers/NAME.paper.yaml` to a `study.paper.Paper`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import resources
 
 from partywall.core.document.formats import validated
 from partywall.errors import Problem, UsageError
-from partywall.model.paper import Paper
+from partywall.study.paper import Paper
 
 SUFFIX = ".paper.yaml"
 

@@ -8,7 +8,7 @@ the load that the machine can carry.
 from __future__ import annotations
 
 from partywall import units
-from partywall.model.power import WHOLE_MACHINE, NodeModel
+from partywall.power.values import WHOLE_MACHINE, NodeModel
 
 SOURCE = "SPECpower_ssj2008 in Beloglazov and Buyya 2012, {}"
 

@@ -1,0 +1,1 @@
+"""A session of a browser becomes a plan: recorded by a proxy, or read from a HAR file."""

@@ -27,8 +27,8 @@ from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.scenario import Scenario
 from partywall.run import stages
+from partywall.run.record import RunDirectory
 from partywall.sandbox import reap, reaper
-from partywall.store import RunDirectory
 
 PARTYWALL = (sys.executable, "-m", "partywall")
 

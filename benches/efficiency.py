@@ -43,13 +43,13 @@ from partywall.model.scenario import Scenario, Timing
 from partywall.pace import rhythm
 from partywall.plan import lay_out
 from partywall.run import stages
-from partywall.run.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
 from partywall.run.findings.series import Measured, Series
-from partywall.run.recorder import Recorder
-from partywall.run.stage import Stage, staged
+from partywall.run.measure.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
+from partywall.run.measure.recorder import Recorder
+from partywall.run.measure.stage import Stage, staged
+from partywall.run.record import RunDirectory
 from partywall.sandbox import reap, reaper
 from partywall.session import Session
-from partywall.store import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Bench:
         }
 
     def series(self, chance: random.Random) -> Series:
-        """As a run measures: see `partywall.run.execute`."""
+        """As a run measures: see `partywall.run.measure.execute`."""
         began = at = self.clock.now_ns() + BATCH_NS
         number, longs, seen, before = 0, 0, list[Observation](), None
         while at - began < self.total_ns:

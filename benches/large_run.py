@@ -37,8 +37,8 @@ from partywall.model.scenario import Scenario
 from partywall.pace import rhythm
 from partywall.plan import lay_out, order
 from partywall.run import stages
-from partywall.run.execute import readings
-from partywall.store import RunDirectory
+from partywall.run.measure.execute import readings
+from partywall.run.record import RunDirectory
 
 BLOCKS, QUICK_BLOCKS, TINY_BLOCKS = 100_000, 5_000, 200
 REPORT_S, REPORT_BYTES, PAGE_BYTES, PAGE_S, RESUME_S = 20.0, 1 << 30, 5_000_000, 1.0, 3.0
@@ -60,7 +60,8 @@ BUCKETS = 16
 COUNTERS = [f"cpu{cpu}.counter_{number}" for cpu in range(2) for number in range(60)]
 PLANTS = {"points": "the page draws every block"}
 PLANTED = {
-    "points": "from partywall.report import series; series.MAX_POINTS = 10**9; from partywall.cli import main; main()"
+    "points": "from partywall.run.report import series; series.MAX_POINTS = 10**9\n"
+    "from partywall.cli import main; main()",
 }
 
 

@@ -42,10 +42,10 @@ from partywall.model.finding import Cell, Findings
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import stages
-from partywall.run.execute import execute
 from partywall.run.findings.compare import compare_runs
 from partywall.run.findings.latency import JUDGED
-from partywall.store import RunDirectory
+from partywall.run.measure.execute import execute
+from partywall.run.record import RunDirectory
 from partywall.testing import SimulatedHost
 
 RUNS = 20

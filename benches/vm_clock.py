@@ -33,7 +33,7 @@ from typing import Self
 
 from frame import NotMeasured, Options, Outcome, bench
 from guests import client, come_up, guests, lacking
-from partywall.run.execute import BATCH_NS, LEAD_NS
+from partywall.run.measure.execute import BATCH_NS, LEAD_NS
 from partywall.sandbox import Sandbox
 
 LONG_NS = 8_000_000

@@ -28,7 +28,7 @@ from partywall.plan import Topology, make
 from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
 from partywall.power.values import MeterFacts, Reading
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 from partywall.study.document import StudyRequest
 from partywall.study.record import StudyDirectory
 from partywall.testing.hosts import fake_host

@@ -10,16 +10,16 @@ from partywall.core.capability import Options
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.host import memory_nodes
-from partywall.kinds.run import Runs
 from partywall.model import factors
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
+from partywall.run.capability import Runs
+from partywall.run.measure.stage import settings_of
 from partywall.run.plan.requirements import sandboxes
 from partywall.run.plan.room import check_node_memory
-from partywall.run.stage import settings_of
+from partywall.run.record import RunDirectory
 from partywall.sandbox.needs import lacking_nodes
 from partywall.scenario import check
-from partywall.store import RunDirectory
 from partywall.testing.hosts import fake_host
 
 GIB = 1 << 30

@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile):
     held = {name for name in wheel.namelist() if name.startswith("partywall/")}
     assert held == expected
     # Those that only run-time looks would miss.
-    assert {"partywall/scenarios/demo.yaml", "partywall/report/assets/report.js", "partywall/py.typed"} < held
+    assert {"partywall/scenarios/demo.yaml", "partywall/core/report/assets/report.js", "partywall/py.typed"} < held
 
 
 def test_the_wheel_brings_the_pages_that_messages_name(wheel: zipfile.ZipFile):

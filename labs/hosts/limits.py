@@ -14,7 +14,7 @@ from labs.hosts.bench import MEASURED, Bench, FailedError, expect
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell
 from partywall.run import stages
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 
 POINTS = 0.03
 CEILINGS = (0.1, 0.25, 0.5, 0.75)

@@ -45,7 +45,6 @@ from partywall.events import (
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.kinds.journal import Journal, Look
-from partywall.kinds.run import RunJob, Runs, changes
 from partywall.load import check as load_plans
 from partywall.load.capability import LoadJob, Loads
 from partywall.load.compiling import program as compiled
@@ -55,8 +54,9 @@ from partywall.migrate import check as migration_plans
 from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.model.plan import Plan
 from partywall.run import stages
+from partywall.run.capability import RunJob, Runs, changes
+from partywall.run.record import RunDirectory
 from partywall.sandbox.measuring import alone, measuring
-from partywall.store import RunDirectory
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import Length, Machines, StudyRequest
 

@@ -11,7 +11,7 @@ from functools import cache
 GROUP = "partywall.capabilities"
 
 OWN = {
-    "run": "partywall.kinds.run:Runs",
+    "run": "partywall.run.capability:Runs",
     "load": "partywall.load.capability:Loads",
     "guard": "partywall.guard.capability:Guards",
     "trace": "partywall.trace.capability:Traces",

@@ -14,7 +14,7 @@ import pytest
 from partywall.agent import binary
 from partywall.agent.client import AgentClient
 from partywall.errors import AgentError, LackError, Refusal, RefusalError, UsageError
-from partywall.store.pending import slice_row
+from partywall.run.record.pending import slice_row
 
 GOLDEN = Path(__file__).parents[2] / "schema" / "golden"
 PIPE = subprocess.PIPE

@@ -201,7 +201,7 @@ ELSEWHERE = {
     *("--only", "--backend", "--response", "--used", "--guest"),
     # Errors name the model or the meter: tests/power has them.
     *("power attribute --model", "power attribute --meter", "power migration --model"),
-    # `report --format` depends on the kind of record.
+    # `run.report --format` depends on the kind of record.
     "report --format",
     # Any name.
     "blame --never",

@@ -19,7 +19,7 @@ from partywall.guard.measure.run import keep
 from partywall.guard.measure.source import AtSource
 from partywall.host import Host
 from partywall.host.label import Label
-from partywall.run.stage import with_peer
+from partywall.run.measure.stage import with_peer
 from partywall.sandbox import Sandbox, Settings, make, networks, qemu, reaper, switch, vif
 from partywall.sandbox.lab import lab, sender
 from partywall.study.promises.lab import policy as lab_policy

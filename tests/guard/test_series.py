@@ -23,6 +23,7 @@ from partywall.guard.check import loads
 from partywall.guard.findings import GuardRun, Means, SoFar
 from partywall.guard.record import GuardInterval, GuardRecord
 from partywall.guard.report import figures_of, headline, live
+from partywall.study import report as pages
 from partywall.study.agreement import judge
 from partywall.study.document import StudyRequest
 from partywall.study.paper import Place
@@ -132,7 +133,7 @@ def test_a_study_comes_beside_the_papers_figures_and_says_what_was_not_measured(
     for figure in ("fig 4", "fig 8"):
         memory = next(beside for beside in report.comparisons if beside.table.id == figure)
         assert stats.NO_COUNTERS in memory.differs
-    content = report.render(report)
+    content = pages.render(report)
     assert "Beside the paper" in content
     assert "5 not measured" in content
 
@@ -194,7 +195,7 @@ def test_a_link_that_the_tenants_cannot_fill_is_told_where_promises_do_not_show(
     shown = next(beside for beside in report.comparisons if beside.table.id == "fig 2 (scenario 1)")
     text = shown.why[Place("htb", "VM2")]
     assert "offered 7% of the link's capacity" in text
-    assert "htb: the tenants offered 7% of" in report.render(report)
+    assert "htb: the tenants offered 7% of" in pages.render(report)
 
 
 def test_ways_are_compared_in_the_same_blocks(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import jsonschema
 import pytest
 
 from partywall.errors import UsageError
-from partywall.kinds.run import with_loads
 from partywall.load.compiling import inlined
 from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
 from partywall.model.scenario import Load
+from partywall.run.capability import with_loads
 from partywall.scenario import loads
 
 HERE = Path(__file__).parent

@@ -16,9 +16,10 @@ from partywall.migrate.measure import passing
 from partywall.model.scenario import Passing, Scenario
 from partywall.plan import make
 from partywall.plan.placement import topology_of
-from partywall.run import stage, stages
+from partywall.run import stages
+from partywall.run.measure import stage
+from partywall.run.record import RunDirectory
 from partywall.sandbox.qemu.machine import PROGRAM
-from partywall.store import RunDirectory
 from partywall.testing import VirtualClock, fake_host
 
 MIB = 1 << 20

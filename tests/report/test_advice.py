@@ -1,7 +1,7 @@
 import pytest
 
 from partywall.agent.catalogue import Warn
-from partywall.report.advice import ADVICE
+from partywall.run.report.advice import ADVICE
 
 
 @pytest.mark.parametrize("warn", Warn)

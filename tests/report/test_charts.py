@@ -7,7 +7,7 @@ import vl_convert
 
 from partywall.core.report.charts import spec_of, titled
 from partywall.model.observation import by_trial
-from partywall.report import charts, series
+from partywall.run.report import charts, series
 
 
 def cell_of(run, victim: str, treatment: str):

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from partywall.core.stats.estimate import Estimate
 from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.report import compare_view
+from partywall.run.report import compare_view
 
 
 def estimate(value: float, half: float) -> Estimate:

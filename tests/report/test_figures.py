@@ -9,7 +9,7 @@ from partywall.agent.metric import Metric
 from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
 from partywall.model.scenario import Victim
-from partywall.report.figures import scale_of
+from partywall.run.report.figures import scale_of
 
 
 def estimate(value: float, low: float, high: float) -> Estimate:

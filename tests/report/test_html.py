@@ -13,7 +13,7 @@ from partywall.core.report.page import flat, pack
 from partywall.core.stats.histogram import Histogram
 from partywall.model.evidence import Evidence
 from partywall.model.observation import by_trial
-from partywall.report import html
+from partywall.run.report import html
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
 

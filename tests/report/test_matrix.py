@@ -2,7 +2,7 @@ import pytest
 
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Effect
-from partywall.report.matrix import Severity, cell_title, describe, matrix, severity
+from partywall.run.report.matrix import Severity, cell_title, describe, matrix, severity
 from tests.report import synthetic
 
 

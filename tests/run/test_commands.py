@@ -12,9 +12,10 @@ from partywall.events import silent
 from partywall.model.scenario import Scenario, Victim
 from partywall.plan import make
 from partywall.plan.placement import topology_of
-from partywall.run import stage, stages
+from partywall.run import stages
+from partywall.run.measure import stage
 from partywall.run.plan.files import with_files
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 from tests.measured import fresh, measured
 
 pytestmark = pytest.mark.host

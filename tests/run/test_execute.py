@@ -14,10 +14,10 @@ from partywall.model.scenario import Scenario
 from partywall.plan import make
 from partywall.plan.placement import topology_of
 from partywall.run import stages
+from partywall.run.record import RunDirectory
 from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset
 from partywall.session import Session
-from partywall.store import RunDirectory
 
 pytestmark = pytest.mark.host
 

@@ -4,11 +4,11 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.kinds.run import Runs
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, extended, make
-from partywall.run.execute import progress_of
-from partywall.store import RunDirectory
+from partywall.run.capability import Runs
+from partywall.run.measure.execute import progress_of
+from partywall.run.record import RunDirectory
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}, "budget": "1min", "precision": "1%"}
 PLAN = make(Scenario.model_validate(SCENARIO), Topology((0, 1)), shipped())

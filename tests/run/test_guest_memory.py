@@ -8,7 +8,7 @@ from partywall.errors import RefusalError
 from partywall.host.label import Label
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.run.stage import staged
+from partywall.run.measure.stage import staged
 from partywall.testing import SimulatedHost
 
 MIB = 1 << 20

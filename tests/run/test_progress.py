@@ -15,9 +15,18 @@ from partywall.model.observation import Observation, Observations
 from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.plan import Topology, make
-from partywall.run.execute import ATTEMPTS, COARSE_BLOCKS, PILOTS, Decisions, Progress, Turns, _attempt, progress_of
 from partywall.run.findings.analysis import FIRST_LOOK
-from partywall.store import Blocks
+from partywall.run.measure.execute import (
+    ATTEMPTS,
+    COARSE_BLOCKS,
+    PILOTS,
+    Decisions,
+    Progress,
+    Turns,
+    _attempt,
+    progress_of,
+)
+from partywall.run.record import Blocks
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))

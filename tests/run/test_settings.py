@@ -19,7 +19,7 @@ from partywall.errors import TrialError
 from partywall.host import Host, block
 from partywall.host.settings import held, ledger, scheduler, smt
 from partywall.host.settings.held import HostSettings
-from partywall.run.execute import controller_cpus
+from partywall.run.measure.execute import controller_cpus
 from partywall.testing import fake_host
 
 FOLDER = Path("/var/tmp")
@@ -310,7 +310,7 @@ def test_a_cpu_that_was_offline_before_is_offline_again_afterwards(tmp_path):
 
 
 def test_the_controller_is_not_on_cpus_that_go_offline(monkeypatch):
-    monkeypatch.setitem(vars(sys.modules["partywall.run.execute"]), "_ALLOWED", set(range(8)))
+    monkeypatch.setitem(vars(sys.modules["partywall.run.measure.execute"]), "_ALLOWED", set(range(8)))
     here = SimpleNamespace(sandbox=SimpleNamespace(machine=""))
     elsewhere = SimpleNamespace(sandbox=SimpleNamespace(machine="shop"))
     for victim, own in ((here, (0, 2, 3)), (elsewhere, (0, 1, 2, 3))):

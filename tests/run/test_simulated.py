@@ -16,9 +16,9 @@ from partywall.host.label import Label
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import stages
-from partywall.run.execute import all_cpus
+from partywall.run.measure.execute import all_cpus
+from partywall.run.record import RunDirectory
 from partywall.sandbox import Settings
-from partywall.store import RunDirectory
 from partywall.testing import SimulatedHost
 
 CONTENT = {

@@ -7,11 +7,11 @@ import pytest
 
 from partywall.core import here
 from partywall.events import silent
-from partywall.kinds.run import with_loads
 from partywall.model.observation import Observations
 from partywall.model.scenario import Scenario
 from partywall.run import stages
-from partywall.store import RunDirectory
+from partywall.run.capability import with_loads
+from partywall.run.record import RunDirectory
 from tests.measured import fresh, measured
 
 pytestmark = pytest.mark.host

@@ -24,7 +24,7 @@ from partywall.host.block import Throttle
 from partywall.model.plan import Treatment
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make
-from partywall.run.execute import guarded
+from partywall.run.measure.execute import guarded
 from partywall.run.plan import room
 from partywall.sandbox import Settings, Spent, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files

@@ -22,10 +22,10 @@ from partywall.cli.app import app
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.label import Label
 from partywall.kinds.compared import side_by_side
+from partywall.run.record import RunDirectory
 from partywall.sandbox import Settings, make, reaper
 from partywall.sandbox.ssh import bootstrap, machine_agent, survey
 from partywall.sandbox.ssh.connection import Connection, Parcel, explained
-from partywall.store import RunDirectory
 from partywall.study.record import StudyDirectory
 from tests import ssh_server
 

@@ -15,11 +15,11 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
 from partywall.model.finding import Band, Cell, Effect
 from partywall.model.scenario import Goal
-from partywall.report import compare_view, export, html, terminal
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.compare import compare
 from partywall.run.findings.states import CHANCE, LATENCY_BOUND, Claim, bound_of, chance, failed_checks, judge, judged
 from partywall.run.findings.verdicts import verdicts_of
+from partywall.run.report import compare_view, export, html, terminal
 from tests.stats.builders import Host, evidence, plan, treatment, trial
 
 COPY, RING = treatment("memory-copy"), treatment("cache")

@@ -7,8 +7,8 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store import RunDirectory, evidence
-from partywall.store.pending import SLICES, table
+from partywall.run.record import RunDirectory, evidence
+from partywall.run.record.pending import SLICES, table
 
 SLICE = {"thread": 0, "start_ns": 0, "end_ns": 10, "work": 1.0, "cpu_ns": 5, "intensity": 1.0, "latency": [[3, 2]]}
 

@@ -14,8 +14,8 @@ from partywall.errors import UsageError
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, lay_out, make, order
 from partywall.run.findings.analysis import analyse
-from partywall.store import RunDirectory, evidence
-from partywall.store import blocks as store_blocks
+from partywall.run.record import RunDirectory, evidence
+from partywall.run.record import blocks as store_blocks
 
 SCENARIO = {
     "partywall": 1,

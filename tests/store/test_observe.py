@@ -12,7 +12,7 @@ from partywall.model.evidence import Counter
 from partywall.model.plan import Slot
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
-from partywall.store.observe import (
+from partywall.run.record.observe import (
     Block,
     Columns,
     Samples,

@@ -17,7 +17,7 @@ from partywall.errors import CapabilityError, UsageError
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
 from partywall.host.settings import governor, held, ledger
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 from partywall.study import papers
 from partywall.study.document import StudyRequest
 from partywall.study.isolation.kind import (

@@ -1,3 +1,4 @@
+from partywall.study import report as pages
 from partywall.study.document import StudyReport
 
 
@@ -5,6 +6,6 @@ def test_a_study_has_a_finding_for_lists_of_records_and_holds_nothing():
     report = StudyReport(
         run="r", name="n", description="", length="short", comparisons=(), notes=(), facts=(), how="", host={}, rows=()
     )
-    value = report.FILES.value(report)
+    value = pages.FILES.value(report)
     assert list(value)[:2] == ["headline", "goals"]
-    assert (value["headline"], value["goals"]) == (report.headline(report), 0)
+    assert (value["headline"], value["goals"]) == (pages.headline(report), 0)

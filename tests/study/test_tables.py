@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.report.figures import scale_of
+from partywall.run.report.figures import scale_of
 from partywall.study.isolation import kind as isolation
 from partywall.study.isolation import tables
 from partywall.study.isolation.kind import _kernels

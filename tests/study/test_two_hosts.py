@@ -17,6 +17,7 @@ from partywall.errors import Exit, UsageError
 from partywall.kinds import compared
 from partywall.kinds.compared import beside, side_by_side
 from partywall.study import exhibits
+from partywall.study import report as pages
 from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.generation import cells as generation
 from partywall.study.generation.model import METRICS, Observed
@@ -85,11 +86,11 @@ def test_one_page_shows_the_points_of_both_in_every_figure_and_table(records):
     spec = json.dumps(spec_of(exhibits.chart(shown)))
     assert '"from": "there"' in spec
     assert r"{\"here\": \"small\", \"there\": \"large\"}[datum.label]" in spec
-    html = report.render(report)
+    html = pages.render(report)
     assert "Circles: small. Triangles: large." in html
     assert "Processor of 2" in html
     assert "Processor of 4" in html
-    exhibit = json.loads(report.FILES.documents["json"][1](report))["exhibits"][0]
+    exhibit = json.loads(pages.FILES.documents["json"][1](report))["exhibits"][0]
     assert exhibit["beside"]["run"] == "large"
     assert len(exhibit["beside"]["measured"]) == len(exhibit["measured"]) > 0
 
@@ -175,6 +176,6 @@ def test_cells_of_two_hosts_have_the_same_label_whatever_was_found_in_them():
         assert rows
         about = dict.fromkeys(("name", "description"), "x") | {"notes": (), "facts": (), "how": "", "host": {}}
         report = StudyReport(run="r", length="short", comparisons=(), rows=rows, incomplete=(), **about)
-        labels.append({figure.of for figure in report.FILES.compared(report)})
+        labels.append({figure.of for figure in pages.FILES.compared(report)})
     assert labels[0] == labels[1]
     assert any("beside a@1" in label for label in labels[0])

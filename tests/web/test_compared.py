@@ -12,7 +12,7 @@ from partywall.model.comparison import Change
 from partywall.model.scenario import Scenario
 from partywall.plan import Topology, make
 from partywall.run import stages
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 from partywall.testing import SimulatedHost
 from partywall.web.compared import RECORDS_MAX, several
 from tests.test_kinds import MAKERS

@@ -7,7 +7,7 @@ import pytest
 from partywall.events import Counters, Started
 from partywall.kinds.journal import Journal
 from partywall.kinds.monitored import figures
-from partywall.run import recorder
+from partywall.run.measure import recorder
 from partywall.web import pages, parts
 from partywall.web.live import MONITORED_SHOWN, SECONDS_SHOWN, State, Watched
 

@@ -7,8 +7,8 @@ import pytest
 from partywall.core.stats.estimate import Estimate
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
-from partywall.report.matrix import Severity
 from partywall.run.findings.states import Claim, bound_of, judge
+from partywall.run.report.matrix import Severity
 from partywall.web import pages, records
 from partywall.web.live import Trial as Seen
 from tests.stats.builders import plan, treatment, trial

@@ -35,7 +35,7 @@ TYPES = {
 
 
 class Warn(StrEnum):
-    """A warning beside a figure. `partywall.report.advice` has the advice for each."""
+    """A warning beside a figure. `partywall.run.report.advice` has the advice for each."""
 
     CARRY_OVER = "carry_over"
     COARSE_VICTIM = "coarse_victim"

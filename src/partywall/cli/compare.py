@@ -18,7 +18,7 @@ from partywall.core.capability import EXITS
 from partywall.errors import Exit, Problem, UsageError, parsed
 from partywall.kinds.compared import SideBySide, side_by_side
 from partywall.run import stages
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 
 
 def compare(
@@ -49,7 +49,7 @@ def compare(
     too wide, a cell of REFERENCE is missing or has other parameters, a run is incomplete, a cell was disturbed or
     carries another warning, or the records are no runs.
     """
-    from partywall.report import compare_view  # noqa: PLC0415 - what draws is slow to import
+    from partywall.run.report import compare_view  # noqa: PLC0415 - what draws is slow to import
 
     share = parsed("--tolerance", tolerance, units.parse_share)
     if not 0 <= share < 1:

@@ -17,12 +17,12 @@ from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.kinds.run import RunJob, Runs, changes, outlined
 from partywall.model.scenario import Scenario
+from partywall.run.capability import RunJob, Runs, changes, outlined
 from partywall.run.plan.checks import tries_kvm
 from partywall.run.plan.requirements import commands, sandboxes
+from partywall.run.record import RunDirectory
 from partywall.sandbox.qemu.needs import roots_to_build
-from partywall.store import RunDirectory
 
 MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
 

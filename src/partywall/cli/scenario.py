@@ -15,8 +15,8 @@ from partywall.cli.run import say_if_kvm_is_tried
 from partywall.core.document.reading import text
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
-from partywall.kinds.run import completed
 from partywall.run import stages
+from partywall.run.capability import completed
 from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox.elsewhere import other_machines
 from partywall.scenario import Expected, expected, find, json_schema, load, located, names

@@ -1,4 +1,4 @@
-"""The evidence of a run, read from its directory by `partywall.store`, for statistics and reports."""
+"""The evidence of a run, read from its directory by `partywall.run.record`, for statistics and reports."""
 
 from __future__ import annotations
 

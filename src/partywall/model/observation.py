@@ -1,4 +1,4 @@
-"""The input of statistics: a number for each block and treatment, derived from slices by `partywall.store.observe`.
+"""The input of statistics: a number for each block and treatment, derived from slices by `run.record.observe`.
 
 Statistics and reports read them as columns (`Observations`), because a long run has a million. An `Observation` is one
 row.

@@ -1,6 +1,6 @@
 """The stages of a run, one function each, in the order of the data flow: plan → measure → analyse.
 
-A scenario is read before by `partywall.scenario`, and findings are drawn afterwards by `partywall.report`. The host is
+A scenario is read before by `partywall.scenario`, and findings are drawn afterwards by `report`. The host is
 read once, and planning uses that value. Only `measure` changes anything on the host.
 """
 
@@ -34,16 +34,16 @@ from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
 from partywall.plan import make as make_plan
 from partywall.plan.placement import topologies_elsewhere, topology_of
-from partywall.run.execute import LOOKS_FROM, PILOTS, Decisions, execute
+from partywall.run.measure.execute import LOOKS_FROM, PILOTS, Decisions, execute
 from partywall.run.plan.checks import check_host, check_plan, with_accelerators
 from partywall.run.plan.files import check_files
 from partywall.run.plan.requirements import sandboxes
 from partywall.run.plan.room import guest_memory, memory_needed, with_rings, with_room
+from partywall.run.record import RunDirectory
+from partywall.run.record import evidence as read_evidence
 from partywall.sandbox import reaper, ssh
 from partywall.sandbox.elsewhere import other_machines
 from partywall.sandbox.qemu.needs import build_roots
-from partywall.store import RunDirectory
-from partywall.store import evidence as read_evidence
 
 if TYPE_CHECKING:
     from partywall.model.comparison import Comparison

@@ -21,10 +21,10 @@ from partywall.events import Emit, silent
 from partywall.host.label import Label
 from partywall.model.evidence import VICTIM
 from partywall.run import stages
-from partywall.run.execute import execute
+from partywall.run.measure.execute import execute
+from partywall.run.record import RunDirectory
 from partywall.sandbox import Sandbox, Settings
 from partywall.session import Session
-from partywall.store import RunDirectory
 
 SECOND_NS = 1_000_000_000
 PERIOD_NS = 100_000_000

@@ -14,9 +14,9 @@ from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.compared import SideBySide, same_kind, side_by_side
 from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.model.finding import Findings
-from partywall.report import compare_view
 from partywall.run import stages
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
+from partywall.run.report import compare_view
 from partywall.web import records
 from partywall.web.jobs import Folder
 

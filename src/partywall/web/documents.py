@@ -23,7 +23,6 @@ from partywall.core.document.formats import FORMATS, format_key, refuse_other
 from partywall.core.document.shipped import shipped_file
 from partywall.errors import PartywallError, Problem, ProblemsError, UsageError, parsed
 from partywall.host import Host
-from partywall.kinds.run import RunJob, Runs, outlined
 from partywall.load import check as load_plans
 from partywall.load.capability import LoadJob
 from partywall.load.compiling import program as compiled
@@ -35,6 +34,7 @@ from partywall.migrate.document import MigrationPlan
 from partywall.model.load_plan import LoadPlan
 from partywall.model.plan import Plan
 from partywall.model.scenario import Scenario
+from partywall.run.capability import RunJob, Runs, outlined
 from partywall.run.plan.requirements import check_commands
 from partywall.scenario import load
 from partywall.scenario import names as scenario_names

@@ -25,7 +25,7 @@ from partywall.load.health import ADVICE, Reason
 from partywall.migrate import check as migration_plans
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Scenario
-from partywall.report.matrix import Severity, severity_of, severity_words
+from partywall.run.report.matrix import Severity, severity_of, severity_words
 from partywall.scenario import find, load, names
 from partywall.web import made
 from partywall.web.jobs import Force, Job, State, Want
@@ -39,7 +39,7 @@ def environment() -> jinja2.Environment:
     """The templates: those of this package, on the frame of every report."""
     made = page.environment()
     own = jinja2.PackageLoader("partywall.web", "templates")
-    made.loader = jinja2.ChoiceLoader([own, jinja2.PackageLoader("partywall.report", "assets")])
+    made.loader = jinja2.ChoiceLoader([own, jinja2.PackageLoader("partywall.core.report", "assets")])
     made.filters |= {
         "when": when,
         "clock": clock,
@@ -81,7 +81,7 @@ def about(seconds: float | None) -> str:
 def asset(name: str) -> bytes | None:
     """A file of the page: style, script, icon. None if there is none."""
     if name == "report.css":
-        return files("partywall.report").joinpath("assets", name).read_bytes()
+        return files("partywall.core.report").joinpath("assets", name).read_bytes()
     if name not in ASSETS:
         return None
     return files("partywall.web").joinpath("assets", *name.split("/")).read_bytes()

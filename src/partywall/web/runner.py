@@ -539,7 +539,7 @@ def _check_extension(folder: Folder, job: Job, given: Mapping[str, str | None]) 
     """UsageError if a value cannot be read, or the run would not get more of anything."""
     from partywall import units  # noqa: PLC0415 - of this action alone
     from partywall.errors import parsed  # noqa: PLC0415
-    from partywall.store import RunDirectory  # noqa: PLC0415
+    from partywall.run.record import RunDirectory  # noqa: PLC0415
 
     budget, precision = given["budget"], given["precision"]
     budget_ns = parsed("budget", budget, units.parse_duration_ns) if budget else 0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from partywall.core import here
 from partywall.errors import PartywallError
 from partywall.host import Host
-from partywall.store import RunDirectory
+from partywall.run.record import RunDirectory
 from partywall.web import forecasting, runner
 from partywall.web.documents import Forecast, forecast
 from partywall.web.jobs import Folder, Job, Order, State

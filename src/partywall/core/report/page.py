@@ -61,7 +61,7 @@ def framed(
 def environment() -> jinja2.Environment:
     """A new environment with the filters that any page may use."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("partywall.report", "assets"),
+        loader=jinja2.PackageLoader("partywall.core.report", "assets"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -135,7 +135,7 @@ def _lifted(part: Any, tables: list[dict[str, Any]]) -> Any:
 
 @cache
 def asset(name: str) -> Markup:
-    return Markup(files("partywall.report").joinpath("assets", name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
+    return Markup(files("partywall.core.report").joinpath("assets", name).read_text(encoding="utf-8"))  # noqa: S704 - our own file
 
 
 @cache

@@ -13,7 +13,7 @@ from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.host import Host, memory_nodes
 from partywall.model.plan import Plan, Trial
 from partywall.model.scenario import Workload
-from partywall.run.stage import keeps_files, switches_disk
+from partywall.run.measure.stage import keeps_files, switches_disk
 from partywall.sandbox import qemu
 from partywall.sandbox.document import Disk
 

@@ -34,8 +34,6 @@ from partywall.pace import NULL
 from partywall.plan import Topology, shuffled
 from partywall.plan import make as make_plan
 from partywall.plan.placement import topologies_elsewhere, topology_of
-from partywall.report.figures import scale_of
-from partywall.report.rows import row_of
 from partywall.run import stages
 from partywall.run.plan.files import check_files, with_files
 from partywall.run.plan.requirements import (
@@ -47,10 +45,12 @@ from partywall.run.plan.requirements import (
     workloads,
 )
 from partywall.run.plan.room import check_disk
+from partywall.run.record import RunDirectory
+from partywall.run.report.figures import scale_of
+from partywall.run.report.rows import row_of
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.elsewhere import other_machines
 from partywall.scenario import loads
-from partywall.store import RunDirectory
 from partywall.study import paper as model_paper
 from partywall.study import papers
 from partywall.study.document import BoardEntry, Section, StudyReport, StudyRequest

@@ -21,10 +21,10 @@ from partywall.errors import Problem, UsageError
 from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
 from partywall.model.observation import Observations, Times
 from partywall.model.plan import Trial
-from partywall.store.blocks import Blocks
-from partywall.store.directory import RunDirectory
-from partywall.store.observe import Columns, Samples, Thread, Track, observed, track
-from partywall.store.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
+from partywall.run.record.blocks import Blocks
+from partywall.run.record.directory import RunDirectory
+from partywall.run.record.observe import Columns, Samples, Thread, Track, observed, track
+from partywall.run.record.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
 
 # Number of blocks of a trial whose slices are drawn: enough to show switching, few enough for a page.
 TIMELINE_BLOCKS = 12

@@ -13,7 +13,7 @@ from partywall.core.report import figures
 from partywall.core.stats.estimate import Outcome
 from partywall.model.comparison import NAMED, Change, ComparedCell, Comparison
 from partywall.model.finding import Effect
-from partywall.report.matrix import Severity
+from partywall.run.report.matrix import Severity
 
 MARKS = {
     Change.WORSE: "▼ worse",

@@ -29,9 +29,9 @@ from partywall.core.report.wording import levels_text
 from partywall.model import finding
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Curve, Findings
-from partywall.report import series
-from partywall.report.figures import latency_of
-from partywall.report.matrix import (
+from partywall.run.report import series
+from partywall.run.report.figures import latency_of
+from partywall.run.report.matrix import (
     Row,
     Severity,
     cell_title,

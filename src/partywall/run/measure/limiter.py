@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from partywall.clock import Clock
 from partywall.model.evidence import VICTIM
 from partywall.model.plan import Slot
-from partywall.run.stage import Stage
+from partywall.run.measure.stage import Stage
 from partywall.sandbox.document import Limits
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from partywall.core.stats.estimate import Estimate
 from partywall.model.finding import Cell, Findings
-from partywall.report.matrix import emulated
+from partywall.run.report.matrix import emulated
 
 
 def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:

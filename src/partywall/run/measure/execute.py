@@ -28,13 +28,13 @@ from partywall.model.plan import Plan, Slot, Treatment, Trial
 from partywall.model.scenario import SWITCH_AFTER_NS, Timing
 from partywall.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
 from partywall.plan import extended, lay_out, order, shares, turns
-from partywall.run.limiter import Limiter
-from partywall.run.recorder import Recorder
-from partywall.run.stage import MONITOR, Stage, staged
+from partywall.run.measure.limiter import Limiter
+from partywall.run.measure.recorder import Recorder
+from partywall.run.measure.stage import MONITOR, Stage, staged
+from partywall.run.record import Blocks, RunDirectory, decided, observations_of
 from partywall.sandbox.clock import Looks
 from partywall.sandbox.own_threads import keep_on
 from partywall.session import Session
-from partywall.store import Blocks, RunDirectory, decided, observations_of
 
 # A block's schedule is sent this long before it begins. A delay of the controller up to this time is harmless.
 LEAD_NS = 300_000_000

@@ -19,8 +19,8 @@ from partywall.core.report.page import BADGES
 from partywall.core.stats.estimate import Outcome
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Cell, Effect, Findings
-from partywall.report.html import goal_text, warned
-from partywall.report.matrix import (
+from partywall.run.report.html import goal_text, warned
+from partywall.run.report.matrix import (
     LIMIT_COLUMNS,
     Matrix,
     Row,

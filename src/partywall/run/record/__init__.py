@@ -8,9 +8,9 @@
 A kill at any time loses at most the current slots: a block counts once its `block_done` event is written.
 """
 
-from partywall.store.blocks import Blocks
-from partywall.store.directory import RunDirectory
-from partywall.store.evidence import decided, evidence, observations_of
-from partywall.store.observe import Window, observe
+from partywall.run.record.blocks import Blocks
+from partywall.run.record.directory import RunDirectory
+from partywall.run.record.evidence import decided, evidence, observations_of
+from partywall.run.record.observe import Window, observe
 
 __all__ = ["Blocks", "RunDirectory", "Window", "decided", "evidence", "observations_of", "observe"]

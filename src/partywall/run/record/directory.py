@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from partywall.core.record import Record, decode, first_line
 from partywall.errors import UsageError
 from partywall.model.plan import Plan
-from partywall.store import blocks, event
-from partywall.store.blocks import Blocks
-from partywall.store.pending import Pending, compact
+from partywall.run.record import blocks, event
+from partywall.run.record.blocks import Blocks
+from partywall.run.record.pending import Pending, compact
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from partywall.plan import extended
 from partywall.run import stages
 from partywall.run.plan.files import with_files
 from partywall.run.plan.requirements import check_commands, sandboxes, workloads
+from partywall.run.record import RunDirectory
 from partywall.sandbox.elsewhere import machine_facts
 from partywall.scenario import changed, find, load, located
-from partywall.store import RunDirectory
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files
@@ -139,7 +139,7 @@ class Runs:
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
     def files(self) -> Files[Derived]:
-        from partywall.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.run.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
 
         return FILES
 

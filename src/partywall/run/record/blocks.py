@@ -15,7 +15,7 @@ import pyarrow.json
 from partywall.core.arrow import values
 from partywall.model.observation import Flags, Objects, Times
 from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.store.observe import Columns
+from partywall.run.record.observe import Columns
 
 KIND = "block_done"
 BEGIN = f'{{"kind": "{KIND}"'.encode()

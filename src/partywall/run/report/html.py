@@ -26,11 +26,11 @@ from partywall.model.evidence import Counter, Evidence
 from partywall.model.finding import Cause, Cell, Effect, Findings, Verdict
 from partywall.model.observation import Observation
 from partywall.model.plan import Trial
-from partywall.report import charts, series
-from partywall.report.advice import ADVICE, Advice
-from partywall.report.figures import latency_of, reading
-from partywall.report.host import own_files
-from partywall.report.matrix import (
+from partywall.run.report import charts, series
+from partywall.run.report.advice import ADVICE, Advice
+from partywall.run.report.figures import latency_of, reading
+from partywall.run.report.host import own_files
+from partywall.run.report.matrix import (
     LIMIT_COLUMNS,
     Matrix,
     band_title,

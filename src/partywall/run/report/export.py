@@ -18,8 +18,8 @@ from partywall.core.stats.histogram import bucket_bounds
 from partywall.model.evidence import Evidence
 from partywall.model.finding import Findings
 from partywall.model.observation import Latencies, Observations, Values
-from partywall.report import charts, html, terminal
-from partywall.report.rows import row_of
+from partywall.run.report import charts, html, terminal
+from partywall.run.report.rows import row_of
 
 Run = tuple[Findings, Evidence]
 

@@ -20,7 +20,7 @@ from partywall.model.evidence import Evidence, SlicePoint
 from partywall.model.finding import Cell
 from partywall.model.observation import Observations, Values
 from partywall.model.plan import Trial
-from partywall.report.figures import scale_of as scale_of_victim
+from partywall.run.report.figures import scale_of as scale_of_victim
 
 MAX_SLICES = 1500
 """Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""

@@ -18,11 +18,11 @@ from partywall.events import Counters
 from partywall.model.evidence import VICTIM, Counter
 from partywall.model.observation import Observations
 from partywall.model.plan import Slot
-from partywall.run.stage import Stage
+from partywall.run.measure.stage import Stage
+from partywall.run.record.evidence import metric_rows, metrics
+from partywall.run.record.observe import Block, Samples, Window, observe
+from partywall.run.record.pending import Pending
 from partywall.sandbox.clock import Looks
-from partywall.store.evidence import metric_rows, metrics
-from partywall.store.observe import Block, Samples, Window, observe
-from partywall.store.pending import Pending
 
 # If its slices are missing this long after a block's end, the victim counts as stuck.
 PATIENCE_NS = 15_000_000_000

@@ -46,6 +46,7 @@ def _found(match: re.Match[str] | None) -> str:
 
 def held(bench: Bench) -> str:
     """A ceiling switched live and a weight, on the threads of virtual CPUs."""
+    bench.partywall("vm prepare")
     kept = limits.short(bench, "guest-limits", timeout_s=SLOW_S)
     _under_kvm(bench, "guest-limits")
     return limits.judged(kept)
@@ -58,6 +59,7 @@ def _under_kvm(bench: Bench, run: str) -> None:
 
 def users(bench: Bench) -> str:
     """Virtual users in a guest, against a server of the host."""
+    bench.partywall("vm prepare")
     bench.as_root("systemctl start nginx")
     bench.shell("rm -rf guest-load")
     options = "--users 5 --for 10s --sandbox qemu --out guest-load"
@@ -70,6 +72,7 @@ def users(bench: Bench) -> str:
 
 def trace(bench: Bench) -> str:
     """A datagram's way from a sender over a link, a card and a tap into a guest, whose agent traces it there."""
+    bench.partywall("vm prepare")
     seen = _inside(bench, "guest_trace", benches=("trace_guest", "guests", "frame", "common", "results"))
     lost, sent, arrived = seen["lost"], seen["sent"], seen["arrived"]
     said = f"{arrived} of {sent} datagrams seen at all {seen['hops']} hops, "
@@ -84,6 +87,7 @@ def trace(bench: Bench) -> str:
 
 def domains(bench: Bench) -> str:
     """A domain that libvirt makes for a run, of type kvm, with a ceiling switched live."""
+    bench.partywall("vm prepare")
     bench.as_root("systemctl start libvirtd.socket virtlogd.socket || systemctl start libvirtd")
     bench.shell("rm -rf domains")
     bench.partywall(f"run {SCENARIOS}/domains.yaml --out domains", *MEASURED, timeout_s=SLOW_S)
@@ -105,6 +109,7 @@ def _half(interval: dict[str, float]) -> float:
 
 def watts(bench: Bench) -> str:
     """The CPU time that a guest's watts come from, compared with the host's account of its virtual CPU."""
+    bench.partywall("vm prepare")
     seen = _inside(bench, "guest_power")
     said = (
         f"a busy guest used {seen['attributed_s']:.2f} s of {seen['span_s']:.1f} s, {seen['watts']:.1f} W (modelled); "

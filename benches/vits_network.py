@@ -27,6 +27,7 @@ from partywall.core.document.reading import read
 from partywall.errors import CapabilityError
 from partywall.events import Doing, Event
 from partywall.host.label import WORK_ROOT
+from partywall.study import page
 from partywall.study.document import StudyRequest
 from partywall.study.path import slots
 from partywall.study.record import StudyDirectory
@@ -67,7 +68,7 @@ def main(options: Options) -> Outcome:
 
         kind.measure(wanted, directory, host, WORK_ROOT, tell)
         report = study.report(directory)
-    report.show(report, Console(width=180))
+    page.show(report, Console(width=180))
     figure_10 = report.comparisons[0]
     points = {point.x: point for point in figure_10.measured}
     widest = max((point.high - point.low) / 2 for point in points.values())

@@ -23,7 +23,7 @@ from partywall.guard.check import loads
 from partywall.guard.findings import GuardRun, Means, SoFar
 from partywall.guard.record import GuardInterval, GuardRecord
 from partywall.guard.report import figures_of, headline, live
-from partywall.study import report as pages
+from partywall.study import page as pages
 from partywall.study.agreement import judge
 from partywall.study.document import StudyRequest
 from partywall.study.paper import Place

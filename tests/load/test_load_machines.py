@@ -19,7 +19,7 @@ from partywall.load import tomcat
 from partywall.load.second import Second
 from partywall.model.load_plan import Generator
 from partywall.sandbox import elsewhere, reaper
-from partywall.study import report
+from partywall.study import page
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation import cells, machines
@@ -251,7 +251,7 @@ def test_the_report_says_where_each_part_ran_what_it_sent_and_how_exact_the_cloc
     assert setup["processors"] == "a made-up processor, 4 CPUs"
     assert any(machines.KEPT in note and "4 sandboxes" not in note for note in made.notes)
     assert not any("loopback" in line for beside in made.comparisons for line in beside.differs)
-    assert "controller" in report.render(made)
+    assert "controller" in page.render(made)
 
 
 needs_service = [

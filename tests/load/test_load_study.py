@@ -21,7 +21,7 @@ from partywall.load import monitors, tomcat
 from partywall.load.measure import Monitor
 from partywall.load.overhead import response
 from partywall.sandbox import Spent, reaper
-from partywall.study import exhibits, papers, report
+from partywall.study import exhibits, page, papers
 from partywall.study.agreement import Agreement, Likeness, judge
 from partywall.study.document import StudyRequest
 from partywall.study.generation import cells as studies
@@ -217,7 +217,7 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
         stream.write('{"cell": {"gen')
     assert len(directory.observations()) == 3 * len(study.cells)
     made = all_studies.report(directory)
-    files = report.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
+    files = page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
     for part in ("Table II: CPU usage", "Fig 10", "Of 24 tables and figures", "loopback", *sections):
@@ -344,7 +344,7 @@ def test_rounds_measured_both_ways_make_a_model_that_predicts_levels_it_has_not_
             directory.append(observed.model_dump_json())
     made = all_studies.report(directory)
     assert "mean error 0.0%" in made.sections[0].lead
-    assert "What the bare host would have measured" in report.render(made)
+    assert "What the bare host would have measured" in page.render(made)
     assert CliRunner().invoke(app, ["load", "model", str(directory.path)]).exit_code == 0
     requested = ["load", "model", str(directory.path), "--users", "75", "--response", "50ms", "--used", "40%"]
     assert "75 users:" in CliRunner().invoke(app, requested).output

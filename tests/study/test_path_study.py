@@ -15,7 +15,7 @@ from partywall.errors import TrialError, UsageError
 from partywall.host import Host
 from partywall.sandbox import qemu
 from partywall.sandbox.lab import Counted
-from partywall.study import papers, report
+from partywall.study import page, papers
 from partywall.study.document import StudyRequest
 from partywall.study.paper import Place
 from partywall.study.path import findings as stats
@@ -262,7 +262,7 @@ def test_a_report_of_chosen_parts_leaves_out_what_was_not_requested(tmp_path):
             record.append(cell(block, size, bps).model_copy(update={"emulated": True}).model_dump_json())
         tables[parts] = [bool(beside.measured) for beside in study.report(record).comparisons]
     assert tables == {(): [True, False], ("256*",): [True]}
-    report.FILES.write(study.report(record), tmp_path, ["json"])
+    page.FILES.write(study.report(record), tmp_path, ["json"])
     assert summary(tmp_path)[0]
 
 

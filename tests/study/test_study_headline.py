@@ -1,4 +1,4 @@
-from partywall.study import report as pages
+from partywall.study import page as pages
 from partywall.study.document import StudyReport
 
 

@@ -17,7 +17,7 @@ from partywall.errors import Exit, UsageError
 from partywall.kinds import compared
 from partywall.kinds.compared import beside, side_by_side
 from partywall.study import exhibits
-from partywall.study import report as pages
+from partywall.study import page as pages
 from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.generation import cells as generation
 from partywall.study.generation.model import METRICS, Observed

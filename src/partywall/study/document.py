@@ -1,7 +1,7 @@
 """Values shared by all studies: how one is requested, and what its report contains.
 
 A study repeats a published measurement and shows its tables and figures beside the paper's. The formats of study files
-are in `model` in each folder of `partywall.study`; drawing is in `study.report`.
+are in `model` in each folder of `partywall.study`; drawing is in `study.page`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Carries out a study of load generation: every cell once in each round, in random order, as a load of some seconds.
 
 One cell in one round gives one observation for each metric. Loads are in `load.measure`, reports in
-`study.report`.
+`study.page`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The long form takes some ten minutes for each host, and an hour or more for the 
 in parts: a host whose checks are all in the folder is not booted again, and no host is begun after --minutes.
 
 Bar: every host does what the matrix promises, no less and no more; no output of any of them holds a traceback. With
---quick also: the checks take at most five minutes.
+--quick also: the checks take at most five minutes. Of a check that got a second try, only that one counts.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ LONG = (
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one check. status: works, loss, cannot or failed."""
+    """What came of one check. status: works, loss, cannot or failed. seconds: of the last try."""
 
     status: str
     text: str
@@ -100,7 +100,7 @@ def _check_all(
         if status == "failed" and name != "install":
             # An emulated host sometimes stands still, so a check gets a second try. Its text keeps the first failure.
             say(f"{name}: failed: {text}; once more")
-            first = text
+            first, began = text, time.monotonic()
             status, text = _outcome(bench, name)
             text += f" (second try; the first: {first})"
         results[name] = Result(status, text, round(time.monotonic() - began, 1))

@@ -23,7 +23,7 @@ def main() -> int:
         dropped = path.dropped(path.into_guest()) - before
         steps = traced.whole.ways[0].steps
         seen = {
-            "sent": traced.whole.hops[0].packets,
+            "sent": traced.whole.hops[0].recorded,
             "arrived": steps[-1].packets,
             "lost": sum(step.lost + step.astray for step in steps),
             "dropped": dropped,

@@ -184,14 +184,14 @@ def compared(
 
     also, also_reference: further runs on either side. UsageError if a run is given twice.
     """
-    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings.compare import compare_runs  # noqa: PLC0415 - slow to import, and planning does without
 
     given = [run, reference, *also, *also_reference]
     distinct(*given)
     measured = [analyse(each) for each in given]
     findings = [each for _, each in measured[2:]]
     earlier, unread = earlier_runs(reference, given)
-    return analysis.compare_runs(
+    return compare_runs(
         measured[0],
         measured[1],
         tolerance,
@@ -225,11 +225,11 @@ def earlier_runs(reference: RunDirectory, given: Sequence[RunDirectory] = ()) ->
 
 def _same_kind(run: RunDirectory, reference: RunDirectory) -> bool:
     """True if scenario and host are the same in everything that affects a figure."""
-    from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings.sameness import hosts_differ, workloads_differ  # noqa: PLC0415 - as above
 
     contents = [
         run_here.plan.scenario.model_dump(exclude={"description", "goals", "seed", "budget", "budget_grows"})
         for run_here in (run, reference)
     ]
-    differ = analysis.hosts_differ(run.host, reference.host) or analysis.workloads_differ(run.plan, reference.plan)
+    differ = hosts_differ(run.host, reference.host) or workloads_differ(run.plan, reference.plan)
     return contents[0] == contents[1] and not differ

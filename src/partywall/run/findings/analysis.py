@@ -19,30 +19,13 @@ from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Prec
 from partywall.model.observation import Observation, Observations
 from partywall.model.plan import Treatment, Trial
 from partywall.run.findings import agent_facts, carryover, causes
-from partywall.run.findings.compare import compare, compare_runs
 from partywall.run.findings.curves import curves_of
 from partywall.run.findings.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.run.findings.headline import headline
 from partywall.run.findings.latency import JUDGED
-from partywall.run.findings.sameness import hosts_differ, workloads_differ
 from partywall.run.findings.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
 from partywall.run.findings.states import bound_of, judged
 from partywall.run.findings.verdicts import verdicts_of
-
-__all__ = [
-    "DECIDING",
-    "FEWEST_WORTH",
-    "FIRST_LOOK",
-    "analyse",
-    "carry_over",
-    "checkpoints",
-    "compare",
-    "compare_runs",
-    "enough",
-    "hosts_differ",
-    "is_decided",
-    "workloads_differ",
-]
 
 GROWTH = 1.25
 """Factor on the number of blocks between two checks of the precision, so that repeated checks do not bias it."""

@@ -163,6 +163,8 @@ def watched(name):
 def test_limits_that_a_command_sets_on_a_domain_of_libvirt_are_measured_in_it(tmp_path, monkeypatch):
     """virsh stands for the shell of another hypervisor: Partywall sets no limit here, and knows of none."""
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    # It boots again before each run, with a quarter of a CPU in one part.
+    monkeypatch.setenv("PARTYWALL_GUEST_START", "3min")
     (tmp_path / "daemon").mkdir()
     daemon = daemons.Daemon(tmp_path / "daemon")
     label = Label.create(f"test-around-{os.getpid()}", Path("/var/tmp"))

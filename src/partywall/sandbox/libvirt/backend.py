@@ -33,10 +33,9 @@ from partywall.sandbox.qemu.kernel import GuestKernel
 from partywall.sandbox.qemu.machine import MEMORY
 from partywall.sandbox.ssh import Ssh
 
-# On an idle host.
-HELLO_S = 120.0
-# A running domain either has an agent that answers quickly, or has none.
-RUNNING_HELLO_S = 20.0
+# On an idle host. A domain of the user's may still be booting, with little of a CPU: a command before a part makes and
+# limits it. Or no agent runs there, which is said sooner.
+HELLO_S, THEIR_HELLO_S = 120.0, 60.0
 WORK = "/work"
 
 
@@ -74,7 +73,7 @@ class Libvirt(Sandbox):
         if client is None:
             raise TrialError(f"sandbox {self.settings.name}: the domain was not launched")
         try:
-            client.greet(waits.start_s(HELLO_S, Host.here()) if self._ours else RUNNING_HELLO_S)
+            client.greet(waits.start_s(HELLO_S if self._ours else THEIR_HELLO_S, Host.here()))
         except AgentError as error:
             self.stop()
             theirs = "no agent answers in the domain (does partywall-agent run there?)"

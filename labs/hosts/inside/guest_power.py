@@ -45,15 +45,20 @@ def attributed(pid: int, vcpu: int) -> dict[str, float]:
     after, span_s = used(pid, vcpu), time.monotonic() - began
     attribution = json.loads(Path("power/findings.json").read_text())["attribution"]
     share = next(each for each in attribution["shares"] if each["name"] == "guest")
-    vcpu_s, guest_s = ((now - then) / span_s for now, then in zip(after, before, strict=True))
+    process_s, guest_s = ((now - then) / span_s for now, then in zip(after, before, strict=True))
     figures = {"attributed_s": share["cpu_s"], "watts": share["active"]["value"], "span_s": float(SPAN_S)}
-    return figures | {"vcpu_s": vcpu_s * SPAN_S, "guest_s": guest_s * SPAN_S}
+    return figures | {"process_s": process_s * SPAN_S, "guest_s": guest_s * SPAN_S}
 
 
 def used(pid: int, vcpu: int) -> tuple[float, float]:
-    """Seconds of a thread, and those that it spent in the guest: proc_pid_stat(5), utime, stime and guest_time."""
-    fields = Path(f"/proc/{pid}/task/{vcpu}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S, int(fields[40]) * TICK_S
+    """Seconds of QEMU's process, whose other threads emulate devices, and those that its virtual CPU was in the guest.
+
+    proc_pid_stat(5): utime, stime and guest_time.
+    """
+    whole, thread = (
+        Path(f"/proc/{place}/stat").read_text().rpartition(")")[2].split() for place in (pid, f"{pid}/task/{vcpu}")
+    )
+    return (int(whole[11]) + int(whole[12])) * TICK_S, int(thread[40]) * TICK_S
 
 
 sys.exit(main())

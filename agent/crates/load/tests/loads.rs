@@ -261,12 +261,19 @@ fn arrivals_without_a_free_user_wait_and_count_from_their_due_time() {
     whole["pacing"] =
         json!({"open": {"arrivals": "constant", "stages": [{"to": 50, "for_ns": 0}, {"to": 50, "for_ns": 400 * MS}], "users_max": 1}});
     let (seconds, _) = run(whole);
-    let longest = |pick: fn(&partywall_wire::load::Timing) -> &partywall_record::Histogram| {
-        let buckets = seconds.iter().flat_map(|second| &second.timings).filter_map(|timing| pick(timing).0.last());
-        partywall_record::bucket_bounds(buckets.map(|pair| pair.0).max().unwrap()).0
+    // Numbers and sums of response times: the least and the most that the buckets allow.
+    let sums = |pick: fn(&partywall_wire::load::Timing) -> &partywall_record::Histogram| {
+        let buckets = seconds.iter().flat_map(|second| &second.timings).flat_map(|timing| &pick(timing).0);
+        buckets.fold((0_u64, 0, 0), |(number, least, most), &(bucket, count)| {
+            let ((low, high), count) = (partywall_record::bucket_bounds(bucket), u64::from(count));
+            (number + count, least + low * count, most + high * count)
+        })
     };
-    let (corrected, raw) = (longest(|timing| &timing.corrected), longest(|timing| &timing.raw));
-    assert!(corrected > 2 * raw && raw >= 40 * MS * 63 / 64, "corrected {corrected}, raw {raw}");
+    let ((_, _, corrected), (served, raw, _)) = (sums(|timing| &timing.corrected), sums(|timing| &timing.raw));
+    assert!(served >= 2 && raw >= served * 40 * MS * 63 / 64, "{served} served, raw {raw}");
+    // However slow the host is: one is due every 20 ms, and each takes 40 ms or longer, so each waits 20 ms more than the last.
+    let waited = 20 * MS * served * (served - 1) / 2;
+    assert!(corrected >= raw + waited, "{served} served, corrected {corrected}, raw {raw}");
     assert!(errors(&seconds).contains_key(&(LoadErrorKind::NotServed, String::new())));
 }
 

@@ -334,7 +334,7 @@ from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.study.paper import Place
 from partywall.study.document import StudyReport, StudyRequest
-from partywall.plan import rounds
+from partywall.core.design import rounds
 from partywall.study.record import StudyDirectory
 from partywall.study.kind import OnThisHost, heading, refuse_parts
 from partywall.values import Frozen

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.agent.catalogue import shipped
-from partywall.model.plan import Trial
-from partywall.model.scenario import Scenario, Timing
-from partywall.pace import BlockKind, forecast, needed_ns, shares
-from partywall.plan import Topology, forecasts, lay_out, make, order
-from partywall.plan import shares as parts_of
-from partywall.scenario import find, load
+from partywall.run.check import find, load
+from partywall.run.document.scenario import Scenario, Timing
+from partywall.run.plan import Topology, forecasts, lay_out, make, order
+from partywall.run.plan import shares as parts_of
+from partywall.run.plan.pace import BlockKind, forecast, needed_ns, shares
+from partywall.run.values.plan import Trial
 
 MS = 1_000_000
 TWO = Topology((0, 1), ((0, 1),))

@@ -12,11 +12,11 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.host.block import Throttle
 from partywall.host.settings.held import HostSettings
-from partywall.model.plan import Plan, Treatment
-from partywall.model.scenario import SWITCH_AFTER_NS, Scenario, Timing
-from partywall.pace import BlockKind, Stretch, rhythm
-from partywall.plan import Topology, lay_out, make, order, turns
-from partywall.plan.placement import aggressor_cpus, victim_cpus
+from partywall.run.document.scenario import SWITCH_AFTER_NS, Scenario, Timing
+from partywall.run.plan import Topology, lay_out, make, order, turns
+from partywall.run.plan.pace import BlockKind, Stretch, rhythm
+from partywall.run.plan.placement import aggressor_cpus, victim_cpus
+from partywall.run.values.plan import Plan, Treatment
 from partywall.sandbox.document import Limits, Sandbox
 from partywall.sandbox.weights import WEIGHT_MAX, reserving, weights
 

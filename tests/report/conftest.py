@@ -2,8 +2,8 @@
 
 import pytest
 
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Findings
 from tests.report import synthetic
 
 

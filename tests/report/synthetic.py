@@ -10,12 +10,12 @@ from partywall.agent.catalogue import Warn
 from partywall.core.report.latency import quantiles
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.histogram import Histogram, bucket_of
-from partywall.model.evidence import Counter, Evidence, SlicePoint
-from partywall.model.finding import Band, CarryOver, Cause, Cell, Curve, Findings, Verdict
-from partywall.model.observation import Observation, by_trial
-from partywall.model.plan import Plan, Treatment, Trial
-from partywall.model.scenario import Aggressor, Goal, Scenario, Victim
+from partywall.run.document.scenario import Aggressor, Goal, Scenario, Victim
 from partywall.run.findings.states import judged
+from partywall.run.values.evidence import Counter, Evidence, SlicePoint
+from partywall.run.values.finding import Band, CarryOver, Cause, Cell, Curve, Findings, Verdict
+from partywall.run.values.observation import Observation, by_trial
+from partywall.run.values.plan import Plan, Treatment, Trial
 from partywall.sandbox.document import Limits, Sandbox
 
 MS = 1_000_000

@@ -6,8 +6,8 @@ import pytest
 import vl_convert
 
 from partywall.core.report.charts import spec_of, titled
-from partywall.model.observation import by_trial
 from partywall.run.report import charts, series
+from partywall.run.values.observation import by_trial
 
 
 def cell_of(run, victim: str, treatment: str):

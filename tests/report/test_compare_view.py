@@ -3,8 +3,8 @@ import io
 from rich.console import Console
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.comparison import Change, ComparedCell, Comparison
 from partywall.run.report import compare_view
+from partywall.run.values.comparison import Change, ComparedCell, Comparison
 
 
 def estimate(value: float, half: float) -> Estimate:

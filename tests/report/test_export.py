@@ -7,8 +7,8 @@ import pytest
 
 from partywall.core.report.files import csv_text
 from partywall.errors import UsageError
-from partywall.model.finding import Findings
 from partywall.run.report import charts, export
+from partywall.run.values.finding import Findings
 
 
 def test_findings_come_back_from_json_unchanged(run, tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from partywall.agent.metric import Metric
 from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
-from partywall.model.scenario import Victim
+from partywall.run.document.scenario import Victim
 from partywall.run.report.figures import scale_of
 
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from partywall.core.report import latency
 from partywall.core.stats.histogram import Histogram, bucket_of
-from partywall.model.observation import Latencies
+from partywall.run.values.observation import Latencies
 
 
 def histogram(values: list[int]) -> Histogram:

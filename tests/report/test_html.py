@@ -11,9 +11,9 @@ import pytest
 from partywall.core.report import figures, host
 from partywall.core.report.page import flat, pack
 from partywall.core.stats.histogram import Histogram
-from partywall.model.evidence import Evidence
-from partywall.model.observation import by_trial
 from partywall.run.report import html
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.observation import by_trial
 
 FETCHES = {"src", "href", "data", "action", "poster", "srcset", "background", "formaction", "manifest", "xlink:href"}
 

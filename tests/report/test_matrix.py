@@ -1,8 +1,8 @@
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.finding import Effect
 from partywall.run.report.matrix import Severity, cell_title, describe, matrix, severity
+from partywall.run.values.finding import Effect
 from tests.report import synthetic
 
 

@@ -5,10 +5,10 @@ from rich.console import Console
 
 from partywall.agent.catalogue import Warn
 from partywall.core.report import figures
-from partywall.model.finding import CpuTime
 from partywall.run.report import terminal
 from partywall.run.report.advice import ADVICE
 from partywall.run.report.matrix import Severity
+from partywall.run.values.finding import CpuTime
 
 
 def shown(run, width: int = 80, **options) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Problem, UsageError
-from partywall.scenario import load
+from partywall.run.check import load
 
 HERE = Path(__file__).parent
 CORPUS = sorted((HERE / "bad").glob("*.yaml"))

@@ -13,9 +13,9 @@ from ruamel.yaml import YAML
 
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import UsageError
-from partywall.model.scenario import Scenario
-from partywall.scenario import load, loads
-from partywall.scenario.check import check
+from partywall.run.check import load, loads
+from partywall.run.check.rules import check
+from partywall.run.document.scenario import Scenario
 
 HERE = Path(__file__).parent
 CATALOGUE = Catalogue.from_json((HERE / "kernels.json").read_text("utf-8"))

@@ -7,8 +7,8 @@ import pytest
 
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.errors import UsageError
-from partywall.model import factors
-from partywall.scenario import find, load, loads, names
+from partywall.run.check import find, load, loads, names
+from partywall.run.document import factors
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text("utf-8")
 

@@ -16,7 +16,7 @@ from partywall.guard.check import load
 from partywall.load import check as loads
 from partywall.migrate import check as migrations
 from partywall.power import profiles
-from partywall.scenario import load as load_scenario
+from partywall.run.check import load as load_scenario
 from partywall.web import documents
 from partywall.web.jobs import Order
 

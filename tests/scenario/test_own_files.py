@@ -13,17 +13,16 @@ from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options
 from partywall.errors import CapabilityError, UsageError
 from partywall.events import silent
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.run.capability import RunJob, Runs
+from partywall.run.document.scenario import Scenario
 from partywall.run.findings.sameness import workloads_differ
-from partywall.run.plan import files, room
+from partywall.run.plan import Topology, files, make, room
 from partywall.run.plan.checks import check_host
 from partywall.run.plan.requirements import commands
 from partywall.run.record import RunDirectory
 from partywall.run.record import evidence as read_evidence
 from partywall.run.report.host import own_files
+from partywall.run.values.plan import Plan
 from partywall.testing.hosts import fake_host
 
 TEXT = """partywall: 1

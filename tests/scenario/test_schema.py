@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
 from partywall.agent.catalogue import Catalogue, shipped
-from partywall.scenario import find, json_schema, names
+from partywall.run.check import find, json_schema, names
 
 ROOT = Path(__file__).parents[2]
 BAD = Path(__file__).parent / "bad"

@@ -7,10 +7,10 @@ from pydantic import BaseModel
 
 from partywall.consolidate.document import Cluster
 from partywall.guard.document import Policy
+from partywall.load.document import LoadPlan
 from partywall.migrate.document import MigrationPlan
-from partywall.model.load_plan import LoadPlan
-from partywall.model.scenario import Scenario
-from partywall.scenario import loads
+from partywall.run.check import loads
+from partywall.run.document.scenario import Scenario
 from partywall.units import parse_share
 
 TEXT = """

@@ -9,10 +9,9 @@ import pytest
 from labs.xen.lab import VITS
 from labs.xen.machine import DOM0_MIB, MEMORY_MIB
 from partywall.agent.catalogue import shipped
-from partywall.plan import Topology
-from partywall.plan import make as make_plan
-from partywall.run.plan import room
-from partywall.scenario import loads
+from partywall.run.check import loads
+from partywall.run.plan import Topology, room
+from partywall.run.plan import make as make_plan
 from partywall.study import papers
 from partywall.study.document import StudyRequest
 from partywall.study.isolation import Isolation

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from partywall.core.stats.histogram import Histogram, bucket_of
-from partywall.model.evidence import Counter, Evidence
-from partywall.model.observation import Observation, by_trial
-from partywall.model.plan import Plan, Treatment, Trial
-from partywall.model.scenario import Aggressor, Goal, Scenario, Timing, Victim
+from partywall.run.document.scenario import Aggressor, Goal, Scenario, Timing, Victim
+from partywall.run.values.evidence import Counter, Evidence
+from partywall.run.values.observation import Observation, by_trial
+from partywall.run.values.plan import Plan, Treatment, Trial
 from partywall.sandbox.document import Limits
 
 SLOT_NS = 100_000_000

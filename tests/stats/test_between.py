@@ -7,9 +7,9 @@ import pytest
 
 from partywall.core.stats.estimate import Outcome
 from partywall.core.stats.quantile import holm
-from partywall.model.comparison import Change
 from partywall.run.findings.between import FEWEST_FREE, Logged, spreads
 from partywall.run.findings.compare import compare, ratio_of
+from partywall.run.values.comparison import Change
 from partywall.testing.varied import VariedHost, as_recorded
 
 PAIRS = 60

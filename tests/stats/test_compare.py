@@ -5,11 +5,11 @@ import pytest
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.model.comparison import Change
-from partywall.model.finding import Effect
-from partywall.model.scenario import Aggressor
+from partywall.run.document.scenario import Aggressor
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.compare import UNKNOWN_SPREAD, compare, compare_runs, ratio_of
+from partywall.run.values.comparison import Change
+from partywall.run.values.finding import Effect
 from tests.stats.builders import Host, evidence, plan, treatment, trial, with_latency
 
 SINGLE = trial(treatment("memory-copy"))

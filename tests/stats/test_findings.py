@@ -11,15 +11,15 @@ from partywall.core.stats.estimate import Outcome
 from partywall.core.stats.histogram import Histogram, bucket_of
 from partywall.core.stats.interval import ratio_of_means
 from partywall.host.block import Throttle
-from partywall.model.evidence import AgentFacts, Counter, Readings
-from partywall.model.finding import Curve, Effect
-from partywall.model.plan import Treatment
-from partywall.model.scenario import Aggressor, Goal, Victim
+from partywall.run.document.scenario import Aggressor, Goal, Victim
 from partywall.run.findings import agent_facts
 from partywall.run.findings.analysis import analyse, carry_over, checkpoints, enough
 from partywall.run.findings.effects import bands_of, variation_of
 from partywall.run.findings.series import Measured
 from partywall.run.findings.states import failed_checks
+from partywall.run.values.evidence import AgentFacts, Counter, Readings
+from partywall.run.values.finding import Curve, Effect
+from partywall.run.values.plan import Treatment
 from partywall.sandbox.document import Limits, Sandbox
 from tests.stats.builders import Host, evidence, limit, plan, treatment, trial, with_latency
 

@@ -7,13 +7,14 @@ from partywall.agent.catalogue import Warn
 from partywall.core.report import figures
 from partywall.core.report.wording import LINES
 from partywall.core.stats.estimate import Estimate
-from partywall.model.finding import Band, Cell, CpuTime
-from partywall.model.scenario import Aggressor, Goal, Load, Victim
+from partywall.load.document import Load
+from partywall.run.document.scenario import Aggressor, Goal, Victim
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.headline import headline as line_of
 from partywall.run.findings.headline import percent
 from partywall.run.findings.states import judged
 from partywall.run.findings.verdicts import verdicts_of
+from partywall.run.values.finding import Band, Cell, CpuTime
 from partywall.sandbox.document import Sandbox
 from tests.stats.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.observation import Observation, Observations
 from partywall.run.findings import series as of_series
 from partywall.run.findings.heed import heeds
 from partywall.run.findings.series import Measured, pairs_of
+from partywall.run.values.observation import Observation, Observations
 from tests.stats.builders import Host, treatment, trial
 
 SEVERAL = trial(*(treatment(f"s{number}") for number in range(4)))

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.core.stats.histogram import Histogram, bucket_bounds, bucket_of
-from partywall.model.observation import Observation, Observations
 from partywall.run.findings.latency import latencies
+from partywall.run.values.observation import Observation, Observations
 
 
 def observed(block, treatment, values):

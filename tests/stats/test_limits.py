@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from partywall.core.stats.estimate import Outcome
-from partywall.model.scenario import Goal, Victim
+from partywall.run.document.scenario import Goal, Victim
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.limits import PERIODS, USED_UP
 from partywall.sandbox.document import Limits, Sandbox

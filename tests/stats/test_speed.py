@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from partywall.core.stats.interval import ratio_of_means
-from partywall.model.observation import Observation
-from partywall.model.plan import Trial
 from partywall.run.findings.series import Measured, Pair, Series, pairs_of
 from partywall.run.findings.speed import rates_of
+from partywall.run.values.observation import Observation
+from partywall.run.values.plan import Trial
 from tests.stats.builders import Host, limit, treatment, trial
 
 MANY = trial(*(treatment(f"s{number}") for number in range(4)))

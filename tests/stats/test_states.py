@@ -13,13 +13,13 @@ from rich.console import Console
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
-from partywall.model.finding import Band, Cell, Effect
-from partywall.model.scenario import Goal
+from partywall.run.document.scenario import Goal
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.compare import compare
 from partywall.run.findings.states import CHANCE, LATENCY_BOUND, Claim, bound_of, chance, failed_checks, judge, judged
 from partywall.run.findings.verdicts import verdicts_of
 from partywall.run.report import compare_view, export, html, terminal
+from partywall.run.values.finding import Band, Cell, Effect
 from tests.stats.builders import Host, evidence, plan, treatment, trial
 
 COPY, RING = treatment("memory-copy"), treatment("cache")

@@ -5,8 +5,8 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 from partywall.run.record import RunDirectory, evidence
 from partywall.run.record.pending import SLICES, table
 

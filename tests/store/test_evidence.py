@@ -11,9 +11,9 @@ from partywall import cli
 from partywall.agent.catalogue import shipped
 from partywall.core.stats.histogram import Histogram
 from partywall.errors import UsageError
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, lay_out, make, order
+from partywall.run.document.scenario import Scenario
 from partywall.run.findings.analysis import analyse
+from partywall.run.plan import Topology, lay_out, make, order
 from partywall.run.record import RunDirectory, evidence
 from partywall.run.record import blocks as store_blocks
 

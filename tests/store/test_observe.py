@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partywall.agent.catalogue import shipped
-from partywall.model.evidence import Counter
-from partywall.model.plan import Slot
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 from partywall.run.record.observe import (
     Block,
     Columns,
@@ -23,6 +21,8 @@ from partywall.run.record.observe import (
     rate,
     track,
 )
+from partywall.run.values.evidence import Counter
+from partywall.run.values.plan import Slot
 
 MS = 1_000_000
 SCENARIO = {

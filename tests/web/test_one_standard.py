@@ -5,10 +5,10 @@ import json
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.findings.states import Claim, bound_of, judge
 from partywall.run.report.matrix import Severity
+from partywall.run.values.plan import Plan
 from partywall.web import pages, records
 from partywall.web.live import Trial as Seen
 from tests.stats.builders import plan, treatment, trial

@@ -18,7 +18,7 @@ from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
 from partywall.migrate.document import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
-from partywall.plan.order import rounds
+from partywall.run.plan.order import rounds
 
 OWN_WORK = "guest"
 """The one workload of a guest of the user's own."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.model.finding import Effect
+from partywall.run.values.finding import Effect
 from partywall.values import Frozen, Level
 
 NAMED = 3

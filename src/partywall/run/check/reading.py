@@ -22,9 +22,9 @@ from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import CapabilityError, Problem, UsageError
-from partywall.model import factors
-from partywall.model.scenario import Scenario
-from partywall.scenario.check import check, check_parts
+from partywall.run.check.rules import check, check_parts
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario
 from partywall.values import LISTS
 
 WHAT = "scenario"

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from partywall.model.plan import Treatment
-from partywall.model.scenario import Timing
+from partywall.run.document.scenario import Timing
+from partywall.run.values.plan import Treatment
 
 # Of the time for quick treatments, what goes to long slots; more if slow treatments leave them little time, because
 # causes and carry-over need a number of long blocks. Half of it once they have that number.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.requests import Requests, requests_of
 from partywall.host.block import Throttle
-from partywall.model.scenario import Victim, Workload
-from partywall.pace.rhythm import ceil_to
+from partywall.run.document.scenario import Victim, Workload
+from partywall.run.plan.pace.rhythm import ceil_to
 from partywall.sandbox.document import Limits
 
 PERIOD_NS = 100_000_000

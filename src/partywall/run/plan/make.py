@@ -11,11 +11,11 @@ from types import MappingProxyType
 from partywall.agent.catalogue import Catalogue
 from partywall.errors import Failures, Problem, UsageError
 from partywall.host.settings.held import HostSettings
-from partywall.model import factors
-from partywall.model.plan import Plan, Trial, meet
-from partywall.model.scenario import Scenario, Victim
-from partywall.pace import treatments
-from partywall.plan.placement import RELATIVE, Topology, aggressor_cpus, listed, victim_cpus
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario, Victim
+from partywall.run.plan.pace import treatments
+from partywall.run.plan.placement import RELATIVE, Topology, aggressor_cpus, listed, victim_cpus
+from partywall.run.values.plan import Plan, Trial, meet
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Sandbox
 from partywall.units import counted

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.model.scenario import Goal
+from partywall.run.document.scenario import Goal
 from partywall.values import Frozen, Level
 
 BASELINE = "baseline"

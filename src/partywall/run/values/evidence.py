@@ -8,8 +8,8 @@ from typing import Any
 
 from partywall import units
 from partywall.core.stats.estimate import Emulated
-from partywall.model.observation import Observations
-from partywall.model.plan import Plan
+from partywall.run.values.observation import Observations
+from partywall.run.values.plan import Plan
 
 VICTIM = "victim"
 """The name of the victim's workload and counters, whatever its name in the scenario."""

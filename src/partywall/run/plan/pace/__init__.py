@@ -4,9 +4,9 @@ Scenarios are checked and planned by the same calculation, so both use this pack
 all times are decided by the plan.
 """
 
-from partywall.pace.forecast import Forecast, forecast, needed_ns, shares
-from partywall.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, ceil_to, rhythm
-from partywall.pace.treatments import NULL, SLOT_SLICES, treatments
+from partywall.run.plan.pace.forecast import Forecast, forecast, needed_ns, shares
+from partywall.run.plan.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, ceil_to, rhythm
+from partywall.run.plan.pace.treatments import NULL, SLOT_SLICES, treatments
 
 __all__ = [
     "NULL",

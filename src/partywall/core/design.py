@@ -1,12 +1,10 @@
-"""Random orders that depend only on the seed and their place, so that a resumed run gets the same ones."""
+"""Random orders that depend only on the seed and their place, so that a resumed measurement gets the same ones."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from typing import TypeVar
-
-from partywall.model.plan import Plan, Trial
 
 T = TypeVar("T")
 
@@ -21,13 +19,3 @@ def shuffled(items: Sequence[T], seed: int, *place: object) -> list[T]:
 def rounds(items: Sequence[T], count: int, seed: int, *place: object) -> list[tuple[int, T]]:
     """(round, item): each round contains every item once, in its own random order."""
     return [(number, item) for number in range(count) for item in shuffled(items, seed, *place, number)]
-
-
-def order(seed: int, trial: Trial, block: int) -> tuple[str, ...]:
-    """The treatments of `trial`, in the order of block number `block`."""
-    return tuple(shuffled([treatment.id for treatment in trial.treatments], seed, trial.id, block))
-
-
-def turns(plan: Plan) -> Sequence[tuple[int, Trial]]:
-    """(round, trial) in the order of a run: each round contains every trial once, in its own random order."""
-    return rounds(plan.trials, plan.rounds, plan.seed, "round")

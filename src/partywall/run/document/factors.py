@@ -2,7 +2,7 @@
 
 A path names a setting: `victim.X` (every victim), `victims.NAME.X`, `aggressor.X`, `aggressors.NAME.X` or `sandbox.X`
 (every sandbox), where X is a key of that part of the scenario, or a setting of the host, `host.X`. Only the type of a
-value is checked here. `partywall.scenario.check` checks whether a level makes sense.
+value is checked here. `partywall.run.check.rules` checks whether a level makes sense.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from partywall.core.document.decode import field_of, model_in
 from partywall.host.settings.held import HostSettings
-from partywall.model.scenario import Scenario, Victim
+from partywall.run.document.scenario import Scenario, Victim
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Sandbox
 from partywall.values import Level

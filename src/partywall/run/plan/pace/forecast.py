@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from partywall.model.plan import Treatment
-from partywall.model.scenario import Timing
-from partywall.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, block_ns, lengths_ns, rhythm
+from partywall.run.document.scenario import Timing
+from partywall.run.plan.pace.rhythm import PLANNED, SLOW_SHARE, BlockKind, Rhythm, Stretch, block_ns, lengths_ns, rhythm
+from partywall.run.values.plan import Treatment
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,14 @@ from partywall.agent.metric import MetricError, reader
 from partywall.agent.requests import requests_of
 from partywall.core.document.decode import Path
 from partywall.core.document.explain import Mistake, did_you_mean, explain
-from partywall.errors import Problem, UsageError
-from partywall.model import factors
-from partywall.model.plan import meet
-from partywall.model.scenario import SWITCH_AFTER_NS, Aggressor, Goal, Load, Passing, Scenario, Victim
-from partywall.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
+from partywall.load.document import Load
+from partywall.run.document import factors
+from partywall.run.document.scenario import SWITCH_AFTER_NS, Aggressor, Goal, Passing, Scenario, Victim
+from partywall.run.plan.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
+from partywall.run.values.plan import meet
 from partywall.sandbox.backends import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.sandbox.document import Disk, Sandbox
+from partywall.sandbox.ssh.address import ADDRESSES, wrong_address
 from partywall.values import Level
 
 Kind = Literal["victims", "aggressors"]
@@ -41,8 +42,6 @@ RESERVED = ("baseline", "null", "none")
 UNGRADED = {"load": "virtual users", "migration": "a migration"}
 THRESHOLDS = ("isolation_factor", "latency_impact_p99", "latency_p99", "efficiency")
 
-# Values that become words of other programs' command lines.
-ADDRESSES = {"host": "admin@web1", "uri": "qemu:///system", "domain": "web1"}
 # Why a setting alone gives no efficiency.
 NO_PROMISE = {
     "cpu_limit": "a constant cpu_limit leaves no unlimited baseline for comparison",
@@ -312,18 +311,6 @@ def _sandbox(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:
         yield Mistake(
             (*at, "disk"), "disk is empty", "give read_bps, write_bps, read_iops or write_iops, or leave it out"
         )
-
-
-def wrong_address(text: str) -> bool:
-    """True for what no program would take as the name of a machine: nothing, an option, or several words."""
-    return not text or text.startswith("-") or text.split() != [text]
-
-
-def check_ssh_host(host: str, option: str) -> None:
-    """UsageError if the value of an option cannot be the name of a machine for ssh."""
-    remedy = "give a Host of ~/.ssh/config, user@name or ssh://user@name:port"
-    if wrong_address(host) or host.startswith("libvirt:") or ("://" in host and not host.startswith("ssh://")):
-        raise UsageError(Problem(f"{host[:200]!r} is not a host for ssh", remedy, key=option))
 
 
 def _place_elsewhere(at: Path, sandbox: Sandbox) -> Iterator[Mistake]:

@@ -1,7 +1,7 @@
 """The plan: trials, the treatments switched inside each, and how long it takes.
 
 Pure data, stored as plan.json. The order of treatments in block *k* of a trial is a function of (seed, trial, k), see
-`partywall.plan.order`. A resumed run needs only the plan and the list of finished blocks.
+`partywall.run.plan.order`. A resumed run needs only the plan and the list of finished blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from partywall.host.settings.held import HostSettings
-from partywall.model.scenario import Aggressor, Scenario, Timing, Victim
+from partywall.run.document.scenario import Aggressor, Scenario, Timing, Victim
 from partywall.sandbox.document import Limits, Sandbox
 from partywall.values import Frozen, Level
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from partywall.agent.catalogue import Catalogue
-from partywall.model import factors
-from partywall.model.finding import BASELINE
-from partywall.model.plan import Treatment
-from partywall.model.scenario import Aggressor, Scenario, Timing, Victim, Workload
-from partywall.pace import ceilings
-from partywall.pace.rhythm import guard_ns, is_quick
+from partywall.run.document import factors
+from partywall.run.document.scenario import Aggressor, Scenario, Timing, Victim, Workload
+from partywall.run.plan.pace import ceilings
+from partywall.run.plan.pace.rhythm import guard_ns, is_quick
+from partywall.run.values.finding import BASELINE
+from partywall.run.values.plan import Treatment
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Limits, Sandbox
 from partywall.sandbox.weights import reserving

@@ -1,8 +1,8 @@
 """Scenario files: reads them, reports all mistakes at once, finds them by name, and describes the format to editors."""
 
-from partywall.scenario.check import Expected, expected
-from partywall.scenario.load import changed, find, load, loads, located, names
-from partywall.scenario.schema import json_schema
+from partywall.run.check.reading import changed, find, load, loads, located, names
+from partywall.run.check.rules import Expected, expected
+from partywall.run.document.schema import json_schema
 
 __all__ = [
     "Expected",

@@ -10,6 +10,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
 from partywall.values import Bytes, Cpus, DurationNs, Frozen, HostPath, Name, Share
@@ -328,3 +329,22 @@ class LoadPlan(Frozen):
 # Steps contain steps, so these models can only be built now.
 for _kind in (Repeat, Branch, Transaction, Step, User, LoadPlan):
     _kind.model_rebuild()
+
+
+def url_or_plan(value: Any) -> Any:
+    """Accepts a plain text: `load: http://127.0.0.1:8080/` or `load: plan.yaml`."""
+    if not isinstance(value, str):
+        return value
+    return {"url": value} if "://" in value else {"plan": value}
+
+
+class Load(Frozen):
+    """Virtual users as a workload. A plain text is a URL or a plan. Its work is responses."""
+
+    url: str | None = Field(None, description="the URL that every user requests repeatedly")
+    plan: str | None = Field(None, description="a load plan (docs/load-plan.md), relative to the scenario")
+    users: int = Field(10, ge=1, le=100_000, description="with url: number of users")
+    rate: float | None = Field(None, gt=0, description="with url: requests a second instead, independent of responses")
+    think: DurationNs = Field(0, description="with url: time each user waits before its next request")
+    # Compiled when the run is planned, so that the run is self-contained.
+    program: SkipJsonSchema[dict[str, Any] | None] = None

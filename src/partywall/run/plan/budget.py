@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partywall import pace
-from partywall.model.plan import Plan
+from partywall.run.plan import pace
+from partywall.run.values.plan import Plan
 
 
 def forecasts(plan: Plan) -> dict[str, pace.Forecast]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partywall.model.plan import Slot, Treatment
-from partywall.model.scenario import SWITCH_AFTER_NS
-from partywall.pace import PLANNED, Stretch, ceil_to
+from partywall.run.document.scenario import SWITCH_AFTER_NS
+from partywall.run.plan.pace import PLANNED, Stretch, ceil_to
+from partywall.run.values.plan import Slot, Treatment
 
 
 def lay_out(

@@ -1,6 +1,6 @@
 """The format of a scenario file: victims, aggressors, sandboxes, factors, goals, precision and budget.
 
-The JSON Schema for editors is generated from these types. `partywall.scenario` reads files and checks across keys.
+The JSON Schema for editors is generated from these types. `partywall.run.check` reads files and checks across keys.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from partywall import units
 from partywall.agent.metric import Metric
 from partywall.host.settings.held import HostSettings
+from partywall.load.document import Load, url_or_plan
 from partywall.sandbox.document import File, Sandbox, path_or_file
 from partywall.values import (
     Bytes,
@@ -25,25 +25,6 @@ from partywall.values import (
     Ratio,
     Share,
 )
-
-
-def url_or_plan(value: Any) -> Any:
-    """Accepts a plain text: `load: http://127.0.0.1:8080/` or `load: plan.yaml`."""
-    if not isinstance(value, str):
-        return value
-    return {"url": value} if "://" in value else {"plan": value}
-
-
-class Load(Frozen):
-    """Virtual users as a workload. A plain text is a URL or a plan. Its work is responses."""
-
-    url: str | None = Field(None, description="the URL that every user requests repeatedly")
-    plan: str | None = Field(None, description="a load plan (docs/load-plan.md), relative to the scenario")
-    users: int = Field(10, ge=1, le=100_000, description="with url: number of users")
-    rate: float | None = Field(None, gt=0, description="with url: requests a second instead, independent of responses")
-    think: DurationNs = Field(0, description="with url: time each user waits before its next request")
-    # Compiled when the run is planned, so that the run is self-contained.
-    program: SkipJsonSchema[dict[str, Any] | None] = None
 
 
 class Passing(Frozen):

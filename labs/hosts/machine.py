@@ -23,9 +23,10 @@ COMMAND_S = 300.0
 APPEND = "root=/dev/vda rw console=ttyS0 quiet loglevel=5 systemd.show_status=0 oops=panic panic=-1"
 # The kernel rewrites its own code when the first interface of all gets a hook, and when the last loses one, and QEMU's
 # emulation (7.2, two threads) may run the breakpoint that stood there meanwhile: "Oops: int3", with plain `tc` within a
-# second of traffic. One hook in a network namespace of its own stays, so that nothing is rewritten while packets flow.
+# second of traffic. The first group with a CPU quota does the same to the scheduler. So one hook in a network namespace
+# of its own, in a unit with a quota, stays from the start, and nothing is rewritten while packets flow and tasks switch.
 HOLD_KEYS = (
-    "systemd-run --quiet --unit=one-hook -p PrivateNetwork=yes "
+    "systemd-run --quiet --unit=one-hook -p PrivateNetwork=yes -p CPUQuota=50% "
     "sh -c 'tc qdisc add dev lo clsact; exec sleep infinity'; sleep 1"
 )
 EMULATED = ("-accel", "tcg,thread=multi", "-cpu")

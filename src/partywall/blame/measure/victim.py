@@ -1,4 +1,7 @@
-"""The victim's rate: lines that a command prints, lines of a log, or how much of its runnable time a group runs."""
+"""The victim's rate: what a command or a log says, or how much of its runnable time a group runs.
+
+Victims that an agent runs are in `at_work`, those that Prometheus watches in `queried`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
 from partywall.errors import Problem, UsageError
@@ -32,7 +35,17 @@ class Victim(Protocol):
     unit: str
     is_weak: bool
 
-    def read(self, now_ns: int) -> Counts: ...
+    def read(self, now_ns: int) -> Any:
+        """What is known now. Two readings give a rate."""
+        ...
+
+    def is_known(self, now_ns: int) -> bool:
+        """True if rates up to this moment can be said. Some victims report late."""
+        ...
+
+    def rate(self, before: Any, after: Any) -> float | None:
+        """The rate between two readings; None if nothing is known."""
+        ...
 
     def pids(self) -> list[int]: ...
 
@@ -41,16 +54,53 @@ class Victim(Protocol):
         ...
 
 
-def rate(before: Counts, after: Counts) -> float | None:
-    """The rate between two readings; None if nothing is known."""
-    work, by = after[0] - before[0], after[1] - before[1]
-    return work / by if by > 0 else None
+class Counted:
+    """A victim whose work is counted, and known at once."""
+
+    is_weak = False
+
+    def is_known(self, now_ns: int) -> bool:
+        del now_ns
+        return True
+
+    def rate(self, before: Counts, after: Counts) -> float | None:
+        work, by = after[0] - before[0], after[1] - before[1]
+        return work / by if by > 0 else None
 
 
-class Printed:
+class Stated(Counted):
+    """A victim that states its speed from time to time. What it said last holds until it says another.
+
+    is_slowness: whether it states a time, so that the rate is its reciprocal.
+    """
+
+    unit = "as it states"
+
+    def __init__(self, *, is_slowness: bool) -> None:
+        self._is_slowness, self._lock = is_slowness, threading.Lock()
+        self._value: float | None = None
+        self._sum, self._seconds, self._last_ns = 0.0, 0.0, 0
+
+    def state(self, value: float | None) -> None:
+        """It states a value; None if it states none any more."""
+        if value is not None and self._is_slowness:
+            value = 1 / value if value > 0 else None
+        with self._lock:
+            self._value = value
+
+    def read(self, now_ns: int) -> Counts:
+        with self._lock:
+            seconds = (now_ns - self._last_ns) / 1e9 if self._last_ns else 0.0
+            if self._value is not None:
+                self._sum, self._seconds = self._sum + self._value * seconds, self._seconds + seconds
+            self._last_ns = now_ns
+            return self._sum, self._seconds
+
+
+class Printed(Counted):
     """A command that this process starts: each line is one unit of work."""
 
-    unit, is_weak = "lines/s", False
+    unit = "lines/s"
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self._lines, self._seconds, self._is_closed = process, 0, 0.0, False
@@ -62,8 +112,11 @@ class Printed:
         if stream is not None:
             with stream:
                 while part := stream.read(65536):
-                    self._lines += part.count(b"\n")
+                    self._hear(part)
         self._is_closed = True
+
+    def _hear(self, part: bytes) -> None:
+        self._lines += part.count(b"\n")
 
     def read(self, now_ns: int) -> Counts:
         # Without an output nothing is known, so its time stands still.
@@ -79,18 +132,37 @@ class Printed:
         return "has closed its output" if self._is_closed else ""
 
 
-class Logged:
+class Speaking(Printed):
+    """A command that prints its speed: the number in the group of a pattern, in each line that has it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pattern: re.Pattern[bytes], *, is_slowness: bool) -> None:
+        self._said, self._pattern, self._rest = Stated(is_slowness=is_slowness), pattern, b""
+        self.unit = self._said.unit
+        super().__init__(process)
+
+    def _hear(self, part: bytes) -> None:
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        for line in lines:
+            if (match := self._pattern.search(line)) is not None:
+                with contextlib.suppress(ValueError):
+                    self._said.state(float(match[1]))
+
+    def read(self, now_ns: int) -> Counts:
+        if self._is_closed:
+            self._said.state(None)
+        return self._said.read(now_ns)
+
+
+class Logged(Counted):
     """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency.
 
     A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
     writes to the old one until it is told of the new.
     """
 
-    is_weak = False
-
-    def __init__(self, file: Path, pattern: str) -> None:
-        self.unit = "requests per second of latency" if pattern else "lines/s"
-        self._pattern = re.compile(pattern.encode()) if pattern else None
+    def __init__(self, file: Path, pattern: re.Pattern[bytes] | None) -> None:
+        self.unit = "lines/s" if pattern is None else "requests per second of latency"
+        self._pattern = pattern
         self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0
@@ -138,7 +210,7 @@ class Logged:
         return ""
 
 
-class Waiting:
+class Waiting(Counted):
     """The threads of processes: the time that they ran, as a share of that in which they wanted to run."""
 
     unit, is_weak = "of its runnable time", True
@@ -173,10 +245,23 @@ class Waiting:
 
 @contextlib.contextmanager
 def started(job: BlameJob, host: Host) -> Iterator[Victim]:
-    """The victim of a job. A command is ended with the block. UsageError if there is no such victim."""
-    if job.victim:
+    """The victim of a job. What this process starts for it ends with the block. UsageError if there is none."""
+    # Each is slow to import, and most jobs have another victim.
+    if job.probe or job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415
+
+        with at_work.started(job, host) as victim:
+            yield victim
+    elif job.prometheus:
+        from partywall.blame.measure import queried  # noqa: PLC0415
+
+        with queried.started(job) as victim:
+            yield victim
+    elif job.victim:
+        pattern = _pattern(job.metric, "--metric") if job.metric else None
         with _command(job.victim) as process:
-            yield Printed(process)
+            is_slowness = job.smaller_is_better
+            yield Printed(process) if pattern is None else Speaking(process, pattern, is_slowness=is_slowness)
     elif job.log:
         yield _log(job)
     else:
@@ -184,7 +269,13 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
 
 
 def check(job: BlameJob, host: Host) -> None:
-    """UsageError if the victim is a command that cannot be started. Starts nothing."""
+    """UsageError if what a job starts as its victim cannot be started. Starts nothing."""
+    if job.probe or job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
+
+        at_work.work_of(job)
+    if job.metric:
+        _pattern(job.metric, "--metric")
     if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
         said = f"{program or 'an empty command'} cannot be started: there is no such program"
         raise UsageError(Problem(said, "give a command with its path", key="--victim"))
@@ -214,14 +305,22 @@ def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _log(job: BlameJob) -> Logged:
+    pattern = _pattern(job.latency, "--latency") if job.latency else None
     try:
-        if job.latency and re.compile(job.latency).groups < 1:
-            raise UsageError(Problem(f"{job.latency!r} has no group", "put the latency into ( )", key="--latency"))
-        return Logged(Path(job.log), job.latency)
-    except re.error as error:
-        raise UsageError(Problem(f"{job.latency!r} is not a regular expression: {error}", key="--latency")) from None
+        return Logged(Path(job.log), pattern)
     except OSError as error:
         raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
+
+
+def _pattern(text: str, option: str) -> re.Pattern[bytes]:
+    """UsageError if it is not a regular expression with a group."""
+    try:
+        pattern = re.compile(text.encode())
+    except re.error as error:
+        raise UsageError(Problem(f"{text!r} is not a regular expression: {error}", key=option)) from None
+    if pattern.groups < 1:
+        raise UsageError(Problem(f"{text!r} has no group", "put the number into ( )", key=option))
+    return pattern
 
 
 def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:

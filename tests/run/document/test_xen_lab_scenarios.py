@@ -17,7 +17,7 @@ from partywall.study.document import StudyRequest
 from partywall.study.isolation import Isolation
 from partywall.testing import fake_host
 
-LAB = Path(__file__).parents[2] / "labs" / "xen"
+LAB = Path(__file__).parents[3] / "labs" / "xen"
 URI = "xen+tcp://127.0.0.1:1/system"
 TWO = Topology((0, 1), ((0, 1),))
 

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from partywall.agent.catalogue import Catalogue, shipped
 from partywall.run.check import find, json_schema, names
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BAD = Path(__file__).parent / "bad"
 
 

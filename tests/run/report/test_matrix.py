@@ -3,7 +3,7 @@ import pytest
 from partywall.core.stats.estimate import Estimate
 from partywall.run.report.matrix import Severity, cell_title, describe, matrix, severity
 from partywall.run.values.finding import Effect
-from tests.report import synthetic
+from tests.run.report import synthetic
 
 
 def cell_with(run, factor: float, **changes):

@@ -12,7 +12,7 @@ from partywall.consolidate.placement import costs, exact, plan
 from partywall.consolidate.placement.interference import between, factors, losses
 from partywall.consolidate.placement.room import Room
 from partywall.consolidate.placement.state import z_of
-from tests.placement.clusters import cluster, known
+from tests.consolidate.placement.clusters import cluster, known
 
 
 @settings(max_examples=40, deadline=None)

@@ -23,7 +23,7 @@ from partywall.core.stats.interval import (
     ratio_of_means,
 )
 
-BENCH = Path(__file__).parents[2] / "benches" / "honesty_simulation.py"
+BENCH = Path(__file__).parents[3] / "benches" / "honesty_simulation.py"
 values = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 6)), min_size=8, max_size=40).map(np.array)
 
 

@@ -13,7 +13,7 @@ from partywall.run.findings import series as of_series
 from partywall.run.findings.heed import heeds
 from partywall.run.findings.series import Measured, pairs_of
 from partywall.run.values.observation import Observation, Observations
-from tests.stats.builders import Host, treatment, trial
+from tests.run.findings.builders import Host, treatment, trial
 
 SEVERAL = trial(*(treatment(f"s{number}") for number in range(4)))
 KEPT = {"s1": 0.8}

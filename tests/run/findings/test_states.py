@@ -20,7 +20,7 @@ from partywall.run.findings.states import CHANCE, LATENCY_BOUND, Claim, bound_of
 from partywall.run.findings.verdicts import verdicts_of
 from partywall.run.report import compare_view, export, html, terminal
 from partywall.run.values.finding import Band, Cell, Effect
-from tests.stats.builders import Host, evidence, plan, treatment, trial
+from tests.run.findings.builders import Host, evidence, plan, treatment, trial
 
 COPY, RING = treatment("memory-copy"), treatment("cache")
 BOTH = trial(COPY, RING)

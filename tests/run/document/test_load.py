@@ -137,7 +137,7 @@ def test_the_demo_takes_less_than_three_minutes_and_needs_no_root():
     ],
 )
 def test_the_examples_in_the_documentation_are_scenarios(page, scenarios):
-    text = (Path(__file__).parents[2] / page).read_text("utf-8")
+    text = (Path(__file__).parents[3] / page).read_text("utf-8")
     examples = [part.split("```")[0] for part in text.split("```yaml\n")[1:]]
     assert [loads(example).name for example in examples] == scenarios
 

@@ -16,7 +16,7 @@ from partywall.run.findings.states import judged
 from partywall.run.findings.verdicts import verdicts_of
 from partywall.run.values.finding import Band, Cell, CpuTime
 from partywall.sandbox.document import Sandbox
-from tests.stats.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
+from tests.run.findings.builders import KERNELS, Host, evidence, limit, plan, treatment, trial
 
 COPY, DISK, RING = treatment("memory-copy"), treatment("disk-write"), treatment("cache")
 

@@ -21,7 +21,7 @@ from partywall.run.values.evidence import AgentFacts, Counter, Readings
 from partywall.run.values.finding import Curve, Effect
 from partywall.run.values.plan import Treatment
 from partywall.sandbox.document import Limits, Sandbox
-from tests.stats.builders import Host, evidence, limit, plan, treatment, trial, with_latency
+from tests.run.findings.builders import Host, evidence, limit, plan, treatment, trial, with_latency
 
 COPY = treatment("memory-copy")
 SINGLE = trial(COPY)

@@ -12,7 +12,7 @@ from partywall.files import decoded
 from partywall.study.record import StudyDirectory
 from partywall.watch.job import WatchJob
 from partywall.watch.record import WatchRecord
-from tests.store.test_directory import SLICE, run  # noqa: F401 - a fixture
+from tests.run.record.test_directory import SLICE, run  # noqa: F401 - a fixture
 from tests.test_kinds import migration, study
 
 SOURCES = Path(files.__file__).parent

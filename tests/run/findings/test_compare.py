@@ -10,7 +10,7 @@ from partywall.run.findings.analysis import analyse
 from partywall.run.findings.compare import UNKNOWN_SPREAD, compare, compare_runs, ratio_of
 from partywall.run.values.comparison import Change
 from partywall.run.values.finding import Effect
-from tests.stats.builders import Host, evidence, plan, treatment, trial, with_latency
+from tests.run.findings.builders import Host, evidence, plan, treatment, trial, with_latency
 
 SINGLE = trial(treatment("memory-copy"))
 

@@ -14,7 +14,7 @@ from partywall.run.findings.series import Measured, Pair, Series, pairs_of
 from partywall.run.findings.speed import rates_of
 from partywall.run.values.observation import Observation
 from partywall.run.values.plan import Trial
-from tests.stats.builders import Host, limit, treatment, trial
+from tests.run.findings.builders import Host, limit, treatment, trial
 
 MANY = trial(*(treatment(f"s{number}") for number in range(4)))
 NAMES = tuple(t.id for t in MANY.treatments)

@@ -11,7 +11,7 @@ from partywall.run.document.scenario import Goal, Victim
 from partywall.run.findings.analysis import analyse
 from partywall.run.findings.limits import PERIODS, USED_UP
 from partywall.sandbox.document import Limits, Sandbox
-from tests.stats.builders import Host, evidence, limit, plan, treatment, trial
+from tests.run.findings.builders import Host, evidence, limit, plan, treatment, trial
 
 GOAL = Goal(victim="mine", efficiency=(0.95, 1.05))
 LIMITED = trial(limit("cpu_limit=30%", 0.3), victim="mine", probe="cpu-integer")

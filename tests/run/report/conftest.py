@@ -4,7 +4,7 @@ import pytest
 
 from partywall.run.values.evidence import Evidence
 from partywall.run.values.finding import Findings
-from tests.report import synthetic
+from tests.run.report import synthetic
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from partywall.core.stats.interval import blocks_worth, error_of_mean
 from partywall.run.findings.analysis import FEWEST_WORTH, checkpoints, enough, is_decided
 from partywall.run.findings.series import DECIDING
 from partywall.run.findings.states import bound_of
-from tests.stats.builders import Host, treatment, trial
+from tests.run.findings.builders import Host, treatment, trial
 
 SERIES, BLOCKS = 300, 160
 BOUND = bound_of(0.01)

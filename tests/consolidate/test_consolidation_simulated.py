@@ -9,7 +9,7 @@ from partywall.consolidate.findings import findings
 from partywall.consolidate.report import show
 from partywall.consolidate.values import ConsolidationEvidence, PolicyResult, Simulation
 from partywall.core.stats.estimate import Outcome
-from tests.placement.clusters import cluster
+from tests.consolidate.placement.clusters import cluster
 
 
 def result(policy, energy_kwh):

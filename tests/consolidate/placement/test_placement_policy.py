@@ -12,7 +12,7 @@ from partywall.consolidate.placement.improve import improved
 from partywall.consolidate.placement.policy import Rules, after, decide
 from partywall.consolidate.placement.room import Room
 from partywall.consolidate.placement.state import OFF, ON, Forecast, z_of
-from tests.placement.clusters import known
+from tests.consolidate.placement.clusters import known
 
 SEEDS = st.integers(0, 10_000)
 

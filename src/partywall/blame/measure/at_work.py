@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from partywall import units
 from partywall.agent.catalogue import shipped
 from partywall.blame.job import BlameJob
+from partywall.blame.measure import service
 from partywall.core.record import stamped
 from partywall.errors import AgentError, Problem, TrialError, UsageError
 from partywall.host import Host
@@ -59,12 +62,15 @@ class Work:
 
 
 class AtWork:
-    """A workload in an agent on this host. unit: of its work per second."""
+    """A workload in an agent on this host. unit: of its work per second.
+
+    served_by: of users, the processes of their service. Users only see what it does: the service waits.
+    """
 
     is_weak = False
 
-    def __init__(self, session: Session, unit: str) -> None:
-        self.unit = unit
+    def __init__(self, session: Session, unit: str, served_by: Sequence[int] | None = None) -> None:
+        self.unit, self._served_by = unit, served_by
         self._session, self._work, self._ended = session, Work(), ""
 
     def _hear(self) -> None:
@@ -86,6 +92,8 @@ class AtWork:
         return (self._work.until(after) - self._work.until(before)) / seconds if seconds > 0 else None
 
     def pids(self) -> list[int]:
+        if self._served_by is not None:
+            return list(self._served_by)
         pid = self._session.sandboxes[VICTIM].pid
         return [] if pid is None else [pid]
 
@@ -115,9 +123,28 @@ def started(job: BlameJob, host: Host) -> Iterator[AtWork]:
                 session.client(VICTIM).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
             except AgentError as error:
                 raise TrialError(f"the victim could not start: {error}") from error
-            yield AtWork(session, unit)
+            yield AtWork(session, unit, _served_by(job, host) if job.url else None)
     finally:
         reaper.clean(label)
+
+
+def _served_by(job: BlameJob, host: Host) -> list[int]:
+    """The processes on this host that serve the users of a job; none if the service is elsewhere."""
+    url = urlsplit(job.url)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    with contextlib.suppress(OSError, UnicodeError):
+        infos = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
+        if any(_is_own(str(info[4][0]), info[0]) for info in infos):
+            return service.listening(host, port)
+    return []
+
+
+def _is_own(address: str, family: int) -> bool:
+    """True for an address of this host: only to these a socket can be bound."""
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 def work_of(job: BlameJob) -> tuple[dict[str, Any], str]:

@@ -11,12 +11,13 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
+from partywall.blame.measure import service
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -156,11 +157,14 @@ class Speaking(Printed):
 class Logged(Counted):
     """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency.
 
+    pids: the processes that write it.
+
     A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
     writes to the old one until it is told of the new.
     """
 
-    def __init__(self, file: Path, pattern: re.Pattern[bytes] | None) -> None:
+    def __init__(self, file: Path, pattern: re.Pattern[bytes] | None, pids: Sequence[int] = ()) -> None:
+        self._pids = list(pids)
         self.unit = "lines/s" if pattern is None else "requests per second of latency"
         self._pattern = pattern
         self._file, self._stream = file, file.open("rb")
@@ -204,7 +208,7 @@ class Logged(Counted):
         return self._lines, now_ns / 1e9 if self._pattern is None else self._latency
 
     def pids(self) -> list[int]:
-        return []
+        return self._pids
 
     def ended(self) -> str:
         return ""
@@ -263,7 +267,7 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
             is_slowness = job.smaller_is_better
             yield Printed(process) if pattern is None else Speaking(process, pattern, is_slowness=is_slowness)
     elif job.log:
-        yield _log(job)
+        yield _log(job, host)
     else:
         yield Waiting(host, _processes(job, host))
 
@@ -304,10 +308,10 @@ def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
         end_group(process, STOP_S)
 
 
-def _log(job: BlameJob) -> Logged:
+def _log(job: BlameJob, host: Host) -> Logged:
     pattern = _pattern(job.latency, "--latency") if job.latency else None
     try:
-        return Logged(Path(job.log), pattern)
+        return Logged(Path(job.log), pattern, service.writing(host, Path(job.log)))
     except OSError as error:
         raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
 

@@ -31,7 +31,7 @@ TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
 BENCHES := $(shell sed -n 's/^- bench: \(.*\)/benches\/\1.py/p' benches/claims.yaml | uniq)
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
-    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs
+    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs postgresql gcc
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*

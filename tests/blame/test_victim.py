@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.blame.measure.victim import Logged, Printed, Speaking, Stated
+from partywall.blame.measure.victim import Logged, Printed, Speaking, Stated, by_group, by_key
 
 
 def append(file: Path, lines: int) -> None:
@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_log_is_followed_from_its_end(log: Path):
-    victim = Logged(log, re.compile(rb"rt=([0-9.]+)"))
+    victim = Logged(log, by_group(re.compile(rb"rt=([0-9.]+)")))
     append(log, 3)
     assert victim.read(0) == (3, 1.5)
 
@@ -109,7 +109,7 @@ def test_a_command_that_prints_its_speed_is_read_line_by_line():
     script = f"import sys; {prints}; sys.stdin.read()"
     argv = [sys.executable, "-uc", script]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
-        victim = Speaking(process, re.compile(rb"ops=([0-9.]+)"), is_slowness=False)
+        victim = Speaking(process, by_group(re.compile(rb"ops=([0-9.]+)")), is_slowness=False)
         try:
             at, deadline, before = 10**9, time.monotonic() + 10, victim.read(10**9)
             while (got := victim.rate(before, victim.read(at := at + 10**9))) is None:
@@ -118,3 +118,21 @@ def test_a_command_that_prints_its_speed_is_read_line_by_line():
             assert got == 12.5, "half a line is none"
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b'{"upstream": {"time": 0.25}}', 0.25),
+        (b'{"upstream": {"time": "0.5"}}', 0.5),
+        (b'{"upstream": {"time": "-"}}', None),
+        (b'{"upstream": {"time": NaN}}', None),
+        (b'{"upstream": {}}', None),
+        (b'{"upstream": 3}', None),
+        (b"[1]", None),
+        (b'{"upstream": {"time": 0.2', None),
+        (b"", None),
+    ],
+)
+def test_a_latency_is_found_in_a_line_of_json(line: bytes, found: float | None):
+    assert by_key("upstream.time")(line) == found

@@ -36,6 +36,18 @@ VICTIMS = ("victim", "probe", "url", "prometheus", "log", "pid", "group")
 """The options of which one says what is slow."""
 
 
+BELONG = (
+    ("latency", ("log",), "only lines of a log have one"),
+    ("latency_key", ("log",), "only lines of a log have one"),
+    ("metric", ("victim",), "it is read from what the command prints"),
+    ("query", ("prometheus",), "it is what this server is asked"),
+    ("prometheus", ("query",), "it says what to ask"),
+    ("cpus", ("probe", "url"), "only these are started on CPUs of your choice"),
+    ("smaller_is_better", ("metric", "query"), "only these state a number"),
+)
+"""Options that need one of others, and why."""
+
+
 def until_ns(text: str, now: datetime.datetime) -> int:
     """The moment that a duration, a time of day or a date with a time means, in ns since the epoch. Pure.
 
@@ -103,6 +115,7 @@ class BlameJob(Job):
     group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
     log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
     latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
+    latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
     smaller_is_better: Annotated[bool, Option("What --metric or --query states is a time, not a speed.")] = False
     lever: Annotated[
         Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")
@@ -133,12 +146,13 @@ class BlameJob(Job):
 
     def _belongs(self) -> Iterator[str]:
         """What is wrong with options of one victim."""
-        if self.latency and not self.log:
-            yield "--latency needs --log: only lines of a log have one"
-        if self.metric and not self.victim:
-            yield "--metric needs --victim: it is read from what the command prints"
-        if bool(self.prometheus) != bool(self.query):
-            yield "--prometheus and --query belong together: give both"
+        for name, needed, why in BELONG:
+            if getattr(self, name) and not any(getattr(self, each) for each in needed):
+                yield f"--{name.replace('_', '-')} needs --{' or --'.join(needed)}: {why}"
+        if self.latency and self.latency_key:
+            yield "--latency or --latency-key: give one, for a line has one latency"
+        if self.users != 1 and not self.url:
+            yield "--users needs --url: only a URL has users"
         if self.prometheus and not self.prometheus.startswith(("http://", "https://")):
             yield f"--prometheus: {self.prometheus!r} is no URL; give for example http://localhost:9090"
         if self.cpus:
@@ -146,12 +160,6 @@ class BlameJob(Job):
                 units.parse_cpus(self.cpus)
             except ValueError as error:
                 yield f"--cpus: {error}"
-            if not (self.probe or self.url):
-                yield "--cpus needs --probe or --url: only these are started on CPUs of your choice"
-        if self.users != 1 and not self.url:
-            yield "--users needs --url"
-        if self.smaller_is_better and not (self.metric or self.query):
-            yield "--smaller-is-better needs --metric or --query: only these state a number"
 
     def _problems(self) -> Iterator[str]:
         given = [name for name in VICTIMS if getattr(self, name)]

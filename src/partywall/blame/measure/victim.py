@@ -6,6 +6,8 @@ Victims that an agent runs are in `at_work`, those that Prometheus watches in `q
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import shlex
@@ -28,6 +30,8 @@ STOP_S = 5.0
 ENDED = "has ended"
 Counts = tuple[float, float]
 """Work so far, and what it is divided by: seconds, or the sum of latencies."""
+Number = Callable[[bytes], float | None]
+"""Finds the number in a line; None if there is none."""
 
 
 class Victim(Protocol):
@@ -134,19 +138,18 @@ class Printed(Counted):
 
 
 class Speaking(Printed):
-    """A command that prints its speed: the number in the group of a pattern, in each line that has it."""
+    """A command that prints its speed. number: finds it in a line."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pattern: re.Pattern[bytes], *, is_slowness: bool) -> None:
-        self._said, self._pattern, self._rest = Stated(is_slowness=is_slowness), pattern, b""
+    def __init__(self, process: subprocess.Popen[bytes], number: Number, *, is_slowness: bool) -> None:
+        self._said, self._number, self._rest = Stated(is_slowness=is_slowness), number, b""
         self.unit = self._said.unit
         super().__init__(process)
 
     def _hear(self, part: bytes) -> None:
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
-            if (match := self._pattern.search(line)) is not None:
-                with contextlib.suppress(ValueError):
-                    self._said.state(float(match[1]))
+            if (speed := self._number(line)) is not None:
+                self._said.state(speed)
 
     def read(self, now_ns: int) -> Counts:
         if self._is_closed:
@@ -155,18 +158,17 @@ class Speaking(Printed):
 
 
 class Logged(Counted):
-    """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency.
+    """A log that somebody writes: each new line is a request, which may have its latency.
 
-    pids: the processes that write it.
+    latency: finds it in a line. pids: the processes that write it.
 
     A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
     writes to the old one until it is told of the new.
     """
 
-    def __init__(self, file: Path, pattern: re.Pattern[bytes] | None, pids: Sequence[int] = ()) -> None:
-        self._pids = list(pids)
-        self.unit = "lines/s" if pattern is None else "requests per second of latency"
-        self._pattern = pattern
+    def __init__(self, file: Path, latency: Number | None, pids: Sequence[int] = ()) -> None:
+        self._pids, self._number = list(pids), latency
+        self.unit = "lines/s" if latency is None else "requests per second of latency"
         self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0
@@ -199,13 +201,12 @@ class Logged(Counted):
 
     def read(self, now_ns: int) -> Counts:
         for line in self._lines_since():
-            if self._pattern is None:
+            if self._number is None:
                 self._lines += 1
-            elif (match := self._pattern.search(line)) is not None:
-                with contextlib.suppress(ValueError):
-                    self._latency += float(match[1])
-                    self._lines += 1
-        return self._lines, now_ns / 1e9 if self._pattern is None else self._latency
+            elif (latency := self._number(line)) is not None:
+                self._latency += latency
+                self._lines += 1
+        return self._lines, now_ns / 1e9 if self._number is None else self._latency
 
     def pids(self) -> list[int]:
         return self._pids
@@ -262,10 +263,10 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
         with queried.started(job) as victim:
             yield victim
     elif job.victim:
-        pattern = _pattern(job.metric, "--metric") if job.metric else None
+        number = _by_pattern(job.metric, "--metric") if job.metric else None
         with _command(job.victim) as process:
             is_slowness = job.smaller_is_better
-            yield Printed(process) if pattern is None else Speaking(process, pattern, is_slowness=is_slowness)
+            yield Printed(process) if number is None else Speaking(process, number, is_slowness=is_slowness)
     elif job.log:
         yield _log(job, host)
     else:
@@ -279,7 +280,7 @@ def check(job: BlameJob, host: Host) -> None:
 
         at_work.work_of(job)
     if job.metric:
-        _pattern(job.metric, "--metric")
+        _by_pattern(job.metric, "--metric")
     if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
         said = f"{program or 'an empty command'} cannot be started: there is no such program"
         raise UsageError(Problem(said, "give a command with its path", key="--victim"))
@@ -309,22 +310,61 @@ def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _log(job: BlameJob, host: Host) -> Logged:
-    pattern = _pattern(job.latency, "--latency") if job.latency else None
+    latency = None
+    if job.latency:
+        latency = _by_pattern(job.latency, "--latency")
+    elif job.latency_key:
+        latency = by_key(job.latency_key)
     try:
-        return Logged(Path(job.log), pattern, service.writing(host, Path(job.log)))
+        return Logged(Path(job.log), latency, service.writing(host, Path(job.log)))
     except OSError as error:
         raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
 
 
-def _pattern(text: str, option: str) -> re.Pattern[bytes]:
-    """UsageError if it is not a regular expression with a group."""
+def _by_pattern(text: str, option: str) -> Number:
+    """Finds the number in the group of a regular expression. UsageError if it is none, or has no group."""
     try:
         pattern = re.compile(text.encode())
     except re.error as error:
         raise UsageError(Problem(f"{text!r} is not a regular expression: {error}", key=option)) from None
     if pattern.groups < 1:
         raise UsageError(Problem(f"{text!r} has no group", "put the number into ( )", key=option))
-    return pattern
+    return by_group(pattern)
+
+
+def by_group(pattern: re.Pattern[bytes]) -> Number:
+    """Finds the number in the group of a pattern."""
+
+    def number(line: bytes) -> float | None:
+        match = pattern.search(line)
+        return None if match is None else _finite(match[1])
+
+    return number
+
+
+def by_key(key: str) -> Number:
+    """Finds the number at a key of a line of JSON, such as upstream.time: that of `time` in `upstream`."""
+    names = key.split(".")
+
+    def number(line: bytes) -> float | None:
+        try:
+            value = json.loads(line)
+            for name in names:
+                value = value[name]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return _finite(value)
+
+    return number
+
+
+def _finite(value: Any) -> float | None:
+    """The number of a text, or a number; None if it is none, or without end."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:

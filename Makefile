@@ -31,7 +31,7 @@ TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
 BENCHES := $(shell sed -n 's/^- bench: \(.*\)/benches\/\1.py/p' benches/claims.yaml | uniq)
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
-    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs
+    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs postgresql gcc
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*
@@ -193,7 +193,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
 	  cd agent && export PARTYWALL_TEST_LIMIT_S=86400 && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/scenario/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/run/document/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
 
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin dist

@@ -23,11 +23,11 @@ import numpy as np
 from partywall.core import here
 from partywall.events import silent
 from partywall.host.label import WORK_ROOT, Label
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings
-from partywall.model.scenario import Scenario
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
 from partywall.run.record import RunDirectory
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Findings
 from partywall.sandbox import reap, reaper
 
 PARTYWALL = (sys.executable, "-m", "partywall")

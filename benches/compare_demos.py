@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from frame import Options, Outcome, bench
-from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.model.finding import Findings
 from partywall.run.findings.between import Spread
 from partywall.run.findings.compare import compare
+from partywall.run.values.comparison import Change, ComparedCell, Comparison
+from partywall.run.values.finding import Findings
 from partywall.testing.varied import VariedHost
 from twenty_demos import MORE, demos_in_parts
 

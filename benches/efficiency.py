@@ -37,17 +37,17 @@ from partywall.clock import Monotonic
 from partywall.core import here
 from partywall.core.stats.estimate import Estimate
 from partywall.host.label import WORK_ROOT, Label
-from partywall.model.observation import Observation
-from partywall.model.plan import Slot, Treatment, Trial
-from partywall.model.scenario import Scenario, Timing
-from partywall.pace import rhythm
-from partywall.plan import lay_out
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario, Timing
 from partywall.run.findings.series import Measured, Series
 from partywall.run.measure.execute import BATCH_NS, PILOTS, controller_cpus, readings, send
 from partywall.run.measure.recorder import Recorder
 from partywall.run.measure.stage import Stage, staged
+from partywall.run.plan import lay_out
+from partywall.run.plan.pace import rhythm
 from partywall.run.record import RunDirectory
+from partywall.run.values.observation import Observation
+from partywall.run.values.plan import Slot, Treatment, Trial
 from partywall.sandbox import reap, reaper
 from partywall.session import Session
 

@@ -19,7 +19,7 @@ from agents import Kernel, Resident, now_ns
 from efficiency import PLANTS, RESOURCES, compare
 from frame import Options, Outcome, bench
 from partywall.host.label import Label
-from partywall.model.plan import Trial
+from partywall.run.values.plan import Trial
 
 STAY_S = (0.5, 2.5)
 """Shortest and longest time that the tenant works or pauses."""

@@ -25,12 +25,12 @@ from scipy import signal
 
 from partywall.core.stats.histogram import Histogram
 from partywall.core.stats.interval import PROMISED, blocks_worth, error_of_mean, linearised_ratio
-from partywall.model.observation import Observation, Places
-from partywall.model.plan import Treatment
 from partywall.run.findings.analysis import FEWEST_WORTH, FIRST_LOOK, carry_over, checkpoints
 from partywall.run.findings.carryover import NEGLIGIBLE_SHARE
 from partywall.run.findings.speed import rates_of
 from partywall.run.measure.execute import LOOKS_FROM
+from partywall.run.values.observation import Observation, Places
+from partywall.run.values.plan import Treatment
 
 Array = NDArray[np.float64]
 Shape = tuple[int, int]

@@ -197,7 +197,7 @@ def probe_with_it(copy: Copy) -> None:
     """It measures; and what is checked of every kernel holds of it."""
     build_and_generate(copy)
     copy.partywall("probe", "noop-sum", "--for", "300ms", says="ns per addition")
-    copy.tests("tests/test_catalogue.py", "tests/scenario/test_schema.py")
+    copy.tests("tests/test_catalogue.py", "tests/run/document/test_schema.py")
 
 
 ROW = '            "uptime" uptime() -> wire::Clock, only [], needs [];\n'
@@ -252,7 +252,7 @@ def run_in_it(copy: Copy) -> None:
     scenario = copy.root.parent / "niced.yaml"
     scenario.write_text(NICED, "utf-8")
     copy.partywall("run", str(scenario), "--out", str(copy.root.parent / "run"), ends=(0, 1, 3))
-    copy.tests("tests/test_backend.py", "tests/scenario/test_schema.py")
+    copy.tests("tests/test_backend.py", "tests/run/document/test_schema.py")
 
 
 METER = '''\
@@ -334,7 +334,7 @@ from partywall.events import Doing, Emit, Left
 from partywall.host import Host
 from partywall.study.paper import Place
 from partywall.study.document import StudyReport, StudyRequest
-from partywall.plan import rounds
+from partywall.core.design import rounds
 from partywall.study.record import StudyDirectory
 from partywall.study.kind import OnThisHost, heading, refuse_parts
 from partywall.values import Frozen

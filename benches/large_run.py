@@ -32,13 +32,13 @@ import numpy as np
 from common import PARTYWALL
 from frame import Options, Outcome, bench
 from partywall.core import here
-from partywall.model.plan import Plan, Slot, Trial
-from partywall.model.scenario import Scenario
-from partywall.pace import rhythm
-from partywall.plan import lay_out, order
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.execute import readings
+from partywall.run.plan import lay_out, order
+from partywall.run.plan.pace import rhythm
 from partywall.run.record import RunDirectory
+from partywall.run.values.plan import Plan, Slot, Trial
 
 BLOCKS, QUICK_BLOCKS, TINY_BLOCKS = 100_000, 5_000, 200
 REPORT_S, REPORT_BYTES, PAGE_BYTES, PAGE_S, RESUME_S = 20.0, 1 << 30, 5_000_000, 1.0, 3.0

@@ -31,9 +31,9 @@ from generators import Loaded, load
 from load_truth import SECOND, Log, Server, Span, compared, server, steady, timing
 from machines import NEEDS, Machines, machines
 from partywall.errors import PartywallError
+from partywall.load.document import Generator
 from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
-from partywall.model.load_plan import Generator
 from partywall.sandbox.ssh import survey
 
 SERVICE = "service"

@@ -37,15 +37,15 @@ from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.host.label import Label
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Findings
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
 from partywall.run.findings.compare import compare_runs
 from partywall.run.findings.latency import JUDGED
 from partywall.run.measure.execute import execute
+from partywall.run.plan import Topology, make
 from partywall.run.record import RunDirectory
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Cell, Findings
 from partywall.testing import SimulatedHost
 
 RUNS = 20

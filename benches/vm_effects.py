@@ -26,8 +26,8 @@ from frame import Options, Outcome, bench
 from guests import lacking
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
-from partywall.model.finding import Cell
 from partywall.run.findings.series import Measured, Series
+from partywall.run.values.finding import Cell
 
 GUEST = {"backend": "qemu"}
 FILE = {"file_bytes": 64 << 20}

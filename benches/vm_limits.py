@@ -39,7 +39,7 @@ from partywall.core.stats.rounds import student
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
 from partywall.host.settings import idle
-from partywall.model.evidence import Evidence
+from partywall.run.values.evidence import Evidence
 from partywall.sandbox import Sandbox, Settings, cgroups, make, reaper
 
 LIMITS = (0.1, 0.25, 0.5, 0.75)

@@ -19,7 +19,7 @@ from frame import NotMeasured, Options, Outcome, bench
 from guests import lacking
 from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.model.finding import Cell
+from partywall.run.values.finding import Cell
 from partywall.sandbox.qemu import root
 
 PACKAGES = ("fio", "stress-ng")

@@ -10,7 +10,7 @@ import pytest
 
 from partywall.agent import binary, counters
 from partywall.errors import CapabilityError
-from partywall.model.evidence import Counter
+from partywall.run.values.evidence import Counter
 
 
 def counter(name: str, unit: str = "nanoseconds", kind: str = "total") -> Counter:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from partywall.model.factors import FactorError, apply, concerning, expand, split, targets, trials
-from partywall.model.scenario import Scenario
+from partywall.run.document.factors import FactorError, apply, concerning, expand, split, targets, trials
+from partywall.run.document.scenario import Scenario
 
 
 def scenario(**keys) -> Scenario:

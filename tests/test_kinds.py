@@ -23,11 +23,11 @@ from partywall.guard.record import GuardInterval
 from partywall.load.record import LoadDirectory
 from partywall.migrate.document import MigrationPlan, Move
 from partywall.migrate.record import MigrationDirectory
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
 from partywall.power.values import MeterFacts, Reading
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 from partywall.run.record import RunDirectory
 from partywall.study.document import StudyRequest
 from partywall.study.record import StudyDirectory

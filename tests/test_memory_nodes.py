@@ -10,16 +10,16 @@ from partywall.core.capability import Options
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.host import memory_nodes
-from partywall.model import factors
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.run.capability import Runs
-from partywall.run.measure.stage import settings_of
+from partywall.run.check import rules
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 from partywall.run.plan.requirements import sandboxes
 from partywall.run.plan.room import check_node_memory
+from partywall.run.plan.settings import settings_of
 from partywall.run.record import RunDirectory
 from partywall.sandbox.needs import lacking_nodes
-from partywall.scenario import check
 from partywall.testing.hosts import fake_host
 
 GIB = 1 << 30
@@ -197,7 +197,7 @@ def test_nodes_can_be_varied_between_trials():
     ],
 )
 def test_what_no_backend_can_do_is_refused_by_key(box, said):
-    (mistake,) = check.check(scenario(box), shipped())
+    (mistake,) = rules.check(scenario(box), shipped())
     assert mistake.path == ("victims", "v", "sandbox", "memory_nodes")
     assert said in mistake.message
     assert mistake.remedy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partywall.core.stats.histogram import Histogram
-from partywall.model.observation import CounterTable, Latencies, Observation, Observations, by_trial
+from partywall.run.values.observation import CounterTable, Latencies, Observation, Observations, by_trial
 
 
 def seen(trial: str, start_ns: int, **more) -> Observation:

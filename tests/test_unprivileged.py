@@ -3,7 +3,7 @@
 import pytest
 
 from partywall.host import Host
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox import cgroups, delegation, needs, remedies
 from partywall.sandbox.cgroups import Cgroups

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labs.hosts.bench import MEASURED, Bench, FailedError, expect
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell
 from partywall.run import stages
 from partywall.run.record import RunDirectory
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Cell
 
 POINTS = 0.03
 CEILINGS = (0.1, 0.25, 0.5, 0.75)

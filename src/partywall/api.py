@@ -52,10 +52,10 @@ from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import check as migration_plans
 from partywall.migrate.capability import MigrationJob, Migrations
-from partywall.model.plan import Plan
 from partywall.run import stages
 from partywall.run.capability import RunJob, Runs, changes
 from partywall.run.record import RunDirectory
+from partywall.run.values.plan import Plan
 from partywall.sandbox.measuring import alone, measuring
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import Length, Machines, StudyRequest
@@ -63,7 +63,7 @@ from partywall.study.document import Length, Machines, StudyRequest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from partywall.model.comparison import Comparison
+    from partywall.run.values.comparison import Comparison
 
 __all__ = [
     "Block",

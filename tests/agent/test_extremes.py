@@ -10,7 +10,7 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.client import AgentClient, start_agent
 from partywall.agent.memory import file_bytes, held_bytes
 from partywall.errors import AgentError
-from partywall.model.scenario import Workload
+from partywall.run.document.scenario import Workload
 
 pytestmark = pytest.mark.host
 

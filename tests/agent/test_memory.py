@@ -7,8 +7,8 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.agent.memory import AGENT_BYTES, caches_of, file_bytes, held_bytes, sized
 from partywall.errors import CapabilityError, UsageError
-from partywall.model.scenario import Scenario
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan import room
 from partywall.run.plan.room import memory_needed
 from partywall.sandbox import qemu

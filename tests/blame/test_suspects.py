@@ -71,6 +71,53 @@ def test_a_units_label_is_read_from_its_files_and_the_last_one_counts(texts: lis
     assert labels.is_labelled(texts) is is_one
 
 
-def test_pods_are_left_out_unless_they_are_named():
-    assert "is a pod; name it, or use --any" in labels.lacking("/kubepods/burstable/pod1/4f2", has_systemd=False)
-    assert labels.lacking("/docker/4f2", has_systemd=True) == ""
+UID = "0f3a7c52-1111-4b6e-9c1d-2a2b3c4d5e6f"
+POD = f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UID.replace('-', '_')}.slice/cri-4f2.scope"
+
+
+def crictl(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> labels.Labels:
+    """The labels that a `crictl` with this script knows."""
+    file = folder / "crictl"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return labels.Labels(has_systemd=False)
+
+
+@pytest.mark.parametrize(
+    ("of_the_pod", "said"),
+    [
+        ('{"partywall/blame": "yes"}', ""),
+        ('{"partywall/blame": "no"}', 'is a pod without partywall/blame: "yes"; name it, or use --any'),
+        ("null", 'is a pod without partywall/blame: "yes"; name it, or use --any'),
+    ],
+)
+@pytest.mark.parametrize("path", [POD, f"/kubepods/burstable/pod{UID}/4f2"])
+def test_a_pod_with_the_label_may_be_pulsed(
+    path: str, of_the_pod: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pod = f'{{"id": "4f2", "metadata": {{"name": "web", "uid": "{UID}"}}, "labels": {of_the_pod}}}'
+    known = crictl(tmp_path, f"echo '{{\"items\": [{pod}]}}'", monkeypatch)
+    assert known.lacking(path) == said
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo no such socket >&2; exit 1", "crictl fails: no such socket"),
+        ("echo hello", "crictl printed no list of pods"),
+        ("echo '{\"items\": [{}]}'", 'is a pod without partywall/blame: "yes"'),
+    ],
+)
+def test_pods_are_left_out_where_their_labels_are_not_known(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert said in crictl(tmp_path, script, monkeypatch).lacking(POD)
+
+
+def test_pods_are_left_out_where_there_is_no_crictl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    known = labels.Labels(has_systemd=False)
+    assert known.lacking(POD) == "is a pod whose labels are not known: there is no crictl; name it, or use --any"
+    assert "is no pod of its own" in known.lacking("/kubepods/burstable")
+    assert known.lacking("/docker/4f2") == ""

@@ -123,7 +123,7 @@ def test_only_units_with_the_label_are_suspects_unless_told_otherwise(host: syst
     try:
         code = (
             "import sys\nfrom partywall.blame.measure import labels\n"
-            "print([labels.lacking(f'/system.slice/{name}', has_systemd=True) for name in sys.argv[1:]])"
+            "print([labels.Labels(has_systemd=True).lacking(f'/system.slice/{name}') for name in sys.argv[1:]])"
         )
         said = host.python(code, "agrees.service", PLAIN)
         assert said.startswith("['', 'has no [X-Partywall] Blame=yes in its unit; name it, or use --any'"), said

@@ -12,7 +12,7 @@ import pytest
 from partywall import kinds
 from partywall import study as studies
 from partywall.cli import completion
-from partywall.scenario import names
+from partywall.run.check import names
 
 
 def requested(folder: Path, line: str) -> tuple[list[str], set[str]]:
@@ -62,7 +62,7 @@ def test_a_shell_is_offered_what_may_follow(folder: Path, line: str, offered: li
 
 @pytest.mark.parametrize("line", ["partywall run ", "partywall report ", "partywall compare kept ", "partywall study "])
 def test_names_come_without_the_libraries_that_load_slowly(folder: Path, line: str):
-    assert not {"partywall.run.stages", "partywall.scenario", "numpy", "ruamel", "duckdb"} & requested(folder, line)[1]
+    assert not {"partywall.run.stages", "partywall.run.check", "numpy", "ruamel", "duckdb"} & requested(folder, line)[1]
 
 
 def test_names_and_records_are_those_of_the_commands():

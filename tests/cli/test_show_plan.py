@@ -12,9 +12,9 @@ from partywall.agent.catalogue import shipped
 from partywall.cli import show
 from partywall.cli.scenario import check
 from partywall.core import here
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
-from partywall.scenario import expected
+from partywall.run.check import expected
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 
 CONTENT = {
     "partywall": 1,

@@ -18,10 +18,11 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from partywall import scenario, study
+from partywall import study
 from partywall.cli.app import app
 from partywall.errors import CapabilityError, Exit, UsageError
 from partywall.host import Host
+from partywall.run import check
 from partywall.sandbox import cgroups
 from partywall.testing import Tree, read, recorded
 from tests.hosts import topology
@@ -126,14 +127,14 @@ def commands(host: Host, work: Path, expected: dict[str, Any]) -> Iterator[str]:
     reported = [*expected["missing"], *(expected.get("told_user", ()) if host.euid else ())]
     yield from wrong("doctor", ask(host, "doctor"), [f"{len(host.cpus)} allowed", *reported])
     plannable = expected["plannable" if host.euid == 0 else "plannable_as_user"]
-    for name in scenario.names():
+    for name in check.names():
         outcome = ask(host, "run", name, "--dry-run", "--work-dir", str(work))
         yield from wrong(f"run {name} --dry-run", outcome)
         if (outcome.exception is None) != (name in plannable):
             yield f"{name} can{'not' if name in plannable else ''} be planned for user {host.euid}: {outcome.exception}"
     if host.euid != 0:
         return
-    for name in scenario.names():
+    for name in check.names():
         yield from wrong(f"scenario check {name}", ask(host, "scenario", "check", name))
     for name in study.names():
         yield from wrong(f"study {name} --dry-run", ask(host, "study", name, "--dry-run"))

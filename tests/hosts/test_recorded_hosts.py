@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labs.hosts import record
-from partywall.plan import Topology
+from partywall.run.plan import Topology
 from partywall.testing import Entry, Tree, read, recorded
 from tests.hosts import judge, topology
 

@@ -12,7 +12,7 @@ from typing import Any
 from partywall import units
 from partywall.agent.memory import caches_of
 from partywall.host import Host
-from partywall.plan.placement import topology_of
+from partywall.run.plan.placement import topology_of
 
 GROUPED = "CPUs that planning groups"
 SIZES = "cache sizes for planning"

@@ -9,10 +9,10 @@ import pytest
 
 from partywall.errors import UsageError
 from partywall.load.compiling import inlined
+from partywall.load.document import Load
 from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
-from partywall.model.scenario import Load
 from partywall.run.capability import with_loads
-from partywall.scenario import loads
+from partywall.run.check import loads
 
 HERE = Path(__file__).parent
 START = json.loads((HERE.parents[1] / "schema" / "agent.schema.json").read_text())["methods"]["workload.start"][

@@ -22,9 +22,9 @@ from partywall.errors import Exit, UsageError
 from partywall.host import Host, free_port
 from partywall.host.label import Label
 from partywall.load import tomcat
+from partywall.load.document import Generator
 from partywall.load.report import generator_row
 from partywall.load.values import GeneratorRow
-from partywall.model.load_plan import Generator
 from partywall.sandbox import Settings, reaper
 from partywall.sandbox.lab import ip
 from partywall.sandbox.libvirt import domain, library

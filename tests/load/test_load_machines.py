@@ -16,8 +16,8 @@ from partywall.errors import CapabilityError, Exit, TrialError, UsageError
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load import tomcat
+from partywall.load.document import Generator
 from partywall.load.second import Second
-from partywall.model.load_plan import Generator
 from partywall.sandbox import elsewhere, reaper
 from partywall.study import page
 from partywall.study.capability import Studies, StudyJob

@@ -8,12 +8,12 @@ from partywall.core.stats.estimate import Outcome
 from partywall.core.stats.histogram import bucket_of
 from partywall.errors import UsageError
 from partywall.load import check as plans
+from partywall.load.document import Threshold
 from partywall.load.health import Health, Reason, judge
 from partywall.load.second import Second
 from partywall.load.summary import summarise
 from partywall.load.thresholds import judge as judge_thresholds
 from partywall.load.thresholds import overall
-from partywall.model.load_plan import Threshold
 
 SECOND = 1_000_000_000
 LABELS = [{"name": "GET /", "sort": "http"}]

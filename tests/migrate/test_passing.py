@@ -13,11 +13,11 @@ from partywall.core import here
 from partywall.errors import CapabilityError
 from partywall.events import silent
 from partywall.migrate.measure import passing
-from partywall.model.scenario import Passing, Scenario
-from partywall.plan import make
-from partywall.plan.placement import topology_of
 from partywall.run import stages
+from partywall.run.document.scenario import Passing, Scenario
 from partywall.run.measure import stage
+from partywall.run.plan import make
+from partywall.run.plan.placement import topology_of
 from partywall.run.record import RunDirectory
 from partywall.sandbox.qemu.machine import PROGRAM
 from partywall.testing import VirtualClock, fake_host

@@ -9,12 +9,12 @@ from partywall.agent.catalogue import Warn, shipped
 from partywall.core import here
 from partywall.errors import RefusalError
 from partywall.events import silent
-from partywall.model.scenario import Scenario, Victim
-from partywall.plan import make
-from partywall.plan.placement import topology_of
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario, Victim
 from partywall.run.measure import stage
+from partywall.run.plan import make
 from partywall.run.plan.files import with_files
+from partywall.run.plan.placement import topology_of
 from partywall.run.record import RunDirectory
 from tests.measured import fresh, measured
 

@@ -10,10 +10,10 @@ from partywall.agent.catalogue import shipped
 from partywall.core import here
 from partywall.errors import PartywallError, TrialError
 from partywall.events import Broken, Note, silent
-from partywall.model.scenario import Scenario
-from partywall.plan import make
-from partywall.plan.placement import topology_of
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import make
+from partywall.run.plan.placement import topology_of
 from partywall.run.record import RunDirectory
 from partywall.sandbox import reaper
 from partywall.sandbox.clock import Look, Looks, Offset

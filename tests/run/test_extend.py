@@ -4,10 +4,10 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, extended, make
 from partywall.run.capability import Runs
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.execute import progress_of
+from partywall.run.plan import Topology, extended, make
 from partywall.run.record import RunDirectory
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}, "budget": "1min", "precision": "1%"}

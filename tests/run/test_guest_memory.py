@@ -6,9 +6,9 @@ from partywall.agent.catalogue import shipped
 from partywall.agent.memory_check import Checks
 from partywall.errors import RefusalError
 from partywall.host.label import Label
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.stage import staged
+from partywall.run.plan import Topology, make
 from partywall.testing import SimulatedHost
 
 MIB = 1 << 20

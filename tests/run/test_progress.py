@@ -10,11 +10,7 @@ from partywall.agent.memory_check import Checks
 from partywall.core.stats.histogram import Histogram
 from partywall.errors import AgentError, TrialError
 from partywall.events import Note, silent
-from partywall.model.finding import Precision
-from partywall.model.observation import Observation, Observations
-from partywall.model.scenario import SWITCH_AFTER_NS, Scenario
-from partywall.pace import BlockKind, Stretch, forecast, rhythm
-from partywall.plan import Topology, make
+from partywall.run.document.scenario import SWITCH_AFTER_NS, Scenario
 from partywall.run.findings.analysis import FIRST_LOOK
 from partywall.run.measure.execute import (
     ATTEMPTS,
@@ -26,7 +22,11 @@ from partywall.run.measure.execute import (
     _attempt,
     progress_of,
 )
+from partywall.run.plan import Topology, make
+from partywall.run.plan.pace import BlockKind, Stretch, forecast, rhythm
 from partywall.run.record import Blocks
+from partywall.run.values.finding import Precision
+from partywall.run.values.observation import Observation, Observations
 
 SCENARIO = {"partywall": 1, "name": "t", "victims": {"v": {"probe": "integer"}}}
 TWO = Topology((0, 1))

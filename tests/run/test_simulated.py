@@ -13,10 +13,10 @@ from partywall.core.query import table
 from partywall.errors import AgentError
 from partywall.events import Block, Left, Note
 from partywall.host.label import Label
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.execute import all_cpus
+from partywall.run.plan import Topology, make
 from partywall.run.record import RunDirectory
 from partywall.sandbox import Settings
 from partywall.testing import SimulatedHost

@@ -7,11 +7,11 @@ import pytest
 
 from partywall.core import here
 from partywall.events import silent
-from partywall.model.observation import Observations
-from partywall.model.scenario import Scenario
 from partywall.run import stages
 from partywall.run.capability import with_loads
+from partywall.run.document.scenario import Scenario
 from partywall.run.record import RunDirectory
+from partywall.run.values.observation import Observations
 from tests.measured import fresh, measured
 
 pytestmark = pytest.mark.host

@@ -11,11 +11,11 @@ import pytest
 from partywall.errors import CapabilityError
 from partywall.host import Host
 from partywall.host.label import Label
+from partywall.run.check import loads
 from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox import Settings, make, qemu, reaper
 from partywall.sandbox.document import Disk
 from partywall.sandbox.qemu import disk, needs
-from partywall.scenario import loads
 from tests.guests import ACCEL
 
 TOOLS = ("losetup", "mkfs.ext4", "blkid", "wipefs", "mount")

@@ -14,7 +14,7 @@ import pytest
 from partywall.agent import binary
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.label import Label
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.checks import check_host
 from partywall.sandbox import Settings, make, reaper
 from partywall.sandbox.document import Disk, Limits

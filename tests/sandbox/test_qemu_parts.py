@@ -21,11 +21,11 @@ from partywall.agent.catalogue import shipped
 from partywall.cli import vm
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.block import Throttle
-from partywall.model.plan import Treatment
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, lay_out, make
+from partywall.run.check.rules import check
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.execute import guarded
-from partywall.run.plan import room
+from partywall.run.plan import Topology, lay_out, make, room
+from partywall.run.values.plan import Treatment
 from partywall.sandbox import Settings, Spent, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
 from partywall.sandbox.document import Disk
@@ -35,7 +35,6 @@ from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
 from partywall.sandbox.qemu.vcpus import VcpuGroup, spent
 from partywall.sandbox.switch import Port
-from partywall.scenario.check import check
 from partywall.testing import fake_host
 
 MACHINE = Machine(

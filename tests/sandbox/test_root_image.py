@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partywall.errors import CapabilityError
 from partywall.host import Host
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.checks import check_host
 from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox import qemu

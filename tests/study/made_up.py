@@ -8,12 +8,12 @@ import numpy as np
 
 from partywall.agent.catalogue import shipped
 from partywall.core.stats.histogram import Histogram
-from partywall.model.evidence import AgentFacts, Counter, Evidence
-from partywall.model.observation import Observation, by_trial
-from partywall.plan import Topology
-from partywall.plan import make as make_plan
+from partywall.run.check import loads
 from partywall.run.findings.analysis import analyse
-from partywall.scenario import loads
+from partywall.run.plan import Topology
+from partywall.run.plan import make as make_plan
+from partywall.run.values.evidence import AgentFacts, Counter, Evidence
+from partywall.run.values.observation import Observation, by_trial
 from partywall.study.isolation.kind import _kernels
 from partywall.study.isolation.tables import PartRun
 

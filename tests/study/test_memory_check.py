@@ -13,9 +13,9 @@ from partywall.events import Doing, Left
 from partywall.host import Host
 from partywall.load import memory
 from partywall.run import stages
+from partywall.run.check import find, load
 from partywall.run.plan import room
 from partywall.run.plan.room import check_guest_memory
-from partywall.scenario import find, load
 from partywall.study.capability import StudyJob
 from partywall.study.document import StudyReport, StudyRequest
 from partywall.study.record import StudyDirectory

@@ -14,7 +14,7 @@ from partywall import study as studies
 from partywall.cli.app import app
 from partywall.core.capability import Options
 from partywall.errors import CapabilityError, Exit, UsageError
-from partywall.model import factors
+from partywall.run.document import factors
 from partywall.run.plan.requirements import measured_facts
 from partywall.sandbox import elsewhere
 from partywall.study.capability import Studies, StudyJob

@@ -8,11 +8,11 @@ import pytest
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import UsageError
-from partywall.model.comparison import Change
-from partywall.model.scenario import Scenario
-from partywall.plan import Topology, make
 from partywall.run import stages
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology, make
 from partywall.run.record import RunDirectory
+from partywall.run.values.comparison import Change
 from partywall.testing import SimulatedHost
 from partywall.web.compared import RECORDS_MAX, several
 from tests.test_kinds import MAKERS

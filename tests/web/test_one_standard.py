@@ -5,13 +5,13 @@ import json
 import pytest
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.findings.states import Claim, bound_of, judge
 from partywall.run.report.matrix import Severity
+from partywall.run.values.plan import Plan
 from partywall.web import pages, records
 from partywall.web.live import Trial as Seen
-from tests.stats.builders import plan, treatment, trial
+from tests.run.findings.builders import plan, treatment, trial
 from tests.web.web_site import record
 
 OF: Plan = plan(trial(treatment("memory-copy"), treatment("cache"), treatment("disk-write")))

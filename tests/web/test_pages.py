@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import UsageError
-from partywall.scenario import loads
+from partywall.run.check import loads
 from partywall.web import deleted, documents, live, publish, records, security, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from partywall.guard.document import Policy
 from partywall.host.label import start_ticks
+from partywall.load.document import LoadPlan
 from partywall.migrate.document import MigrationPlan
-from partywall.model.load_plan import LoadPlan
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.web import deleted, documents, live, pages
 from partywall.web import runner as running
 from partywall.web.jobs import Folder, Force, Job, Order, State, Want

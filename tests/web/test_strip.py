@@ -6,7 +6,7 @@ import pytest
 
 from partywall.events import Block, Started
 from partywall.kinds.journal import Journal
-from partywall.model.plan import Plan
+from partywall.run.values.plan import Plan
 from partywall.web.live import SLOTS_SHOWN, Watched
 from partywall.web.strip import HEIGHT, WIDTH, strip
 

@@ -26,9 +26,10 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
     cannot_resume = "suspects and what they use have changed since"
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
-        """Says what would be touched, how deep, and for how long. A victim that is a command is not started."""
+        """Says what would be touched, how deep, and for how long. A victim that would have to be started is not."""
         victim.check(job, options.host)
-        with contextlib.nullcontext() if job.victim else victim.started(job, options.host) as one:
+        is_started = job.victim or job.probe or job.url
+        with contextlib.nullcontext() if is_started else victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids() if one else [])
         rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)
         lines = [

@@ -32,6 +32,22 @@ NEVER = (
 """Groups that are never touched, by the name of the last part of their path without `.service`."""
 
 
+VICTIMS = ("victim", "probe", "url", "prometheus", "log", "pid", "group")
+"""The options of which one says what is slow."""
+
+
+BELONG = (
+    ("latency", ("log",), "only lines of a log have one"),
+    ("latency_key", ("log",), "only lines of a log have one"),
+    ("metric", ("victim",), "it is read from what the command prints"),
+    ("query", ("prometheus",), "it is what this server is asked"),
+    ("prometheus", ("query",), "it says what to ask"),
+    ("cpus", ("probe", "url"), "only these are started on CPUs of your choice"),
+    ("smaller_is_better", ("metric", "query"), "only these state a number"),
+)
+"""Options that need one of others, and why."""
+
+
 def until_ns(text: str, now: datetime.datetime) -> int:
     """The moment that a duration, a time of day or a date with a time means, in ns since the epoch. Pure.
 
@@ -58,6 +74,8 @@ class BlameJob(Job):
     \b
       partywall blame --log /var/log/nginx/access.log --latency 'rt=([0-9.]+)'
       partywall blame --victim './my-benchmark' /docker/4f2… /docker/9ab… --dry-run
+      partywall blame --url http://localhost/ --users 4 --any
+      partywall blame --probe memory-copy --cpus 2
       partywall blame --group /docker/4f2… --budget 2min --harm 5%
 
     Each suspect is throttled a little, in short pulses, along a random code of its own. If the victim is faster
@@ -82,10 +100,23 @@ class BlameJob(Job):
         ),
     ] = ()
     victim: Annotated[str, Option("A command to start. Each line that it prints is one unit of work.", page="")] = ""
+    metric: Annotated[
+        str, Option("The speed in a line that --victim prints: a regular expression with one group.", page="")
+    ] = ""
+    probe: Annotated[str, Option("A kernel to run beside the suspects, such as memory-copy.")] = ""
+    cpus: Annotated[str, Option("CPUs of the probe or users, such as 0-3. Default: any.")] = ""
+    url: Annotated[str, Option("A URL that virtual users request again and again: how many responses a second?")] = ""
+    users: Annotated[int, Field(ge=1, le=10_000), Option("With --url: the number of users.")] = 1
+    prometheus: Annotated[
+        str, Option("A Prometheus server, such as http://localhost:9090; needs --query.", page="")
+    ] = ""
+    query: Annotated[str, Option("With --prometheus: an expression that has one value.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
     group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
     log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
     latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
+    latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
+    smaller_is_better: Annotated[bool, Option("What --metric or --query states is a time, not a speed.")] = False
     lever: Annotated[
         Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")
     ] = "cpu"
@@ -113,17 +144,33 @@ class BlameJob(Job):
             raise ValueError("; ".join(problems))
         return self
 
+    def _belongs(self) -> Iterator[str]:
+        """What is wrong with options of one victim."""
+        for name, needed, why in BELONG:
+            if getattr(self, name) and not any(getattr(self, each) for each in needed):
+                yield f"--{name.replace('_', '-')} needs --{' or --'.join(needed)}: {why}"
+        if self.latency and self.latency_key:
+            yield "--latency or --latency-key: give one, for a line has one latency"
+        if self.users != 1 and not self.url:
+            yield "--users needs --url: only a URL has users"
+        if self.prometheus and not self.prometheus.startswith(("http://", "https://")):
+            yield f"--prometheus: {self.prometheus!r} is no URL; give for example http://localhost:9090"
+        if self.cpus:
+            try:
+                units.parse_cpus(self.cpus)
+            except ValueError as error:
+                yield f"--cpus: {error}"
+
     def _problems(self) -> Iterator[str]:
-        given = [name for name in ("victim", "pid", "group", "log") if getattr(self, name)]
+        given = [name for name in VICTIMS if getattr(self, name)]
         if len(given) != 1:
             said = "no victim is given" if not given else "more than one victim is given"
-            yield f"{said}: give one of --victim COMMAND, --pid NUMBER, --group CGROUP and --log FILE"
+            yield f"{said}: give one of {', '.join(f'--{name}' for name in VICTIMS)}"
+        yield from self._belongs()
         if self.lever == "disk" and not self.device:
             yield "--lever disk needs a disk: give its number, such as --device 8:0"
         if self.device and not re.fullmatch(r"\d+:\d+", self.device):
             yield f"--device: {self.device!r} is not the number of a disk; give for example 8:0"
-        if self.latency and not self.log:
-            yield "--latency needs --log: only lines of a log have one"
         if self.apply and self.lever == "freeze":
             yield "--apply keeps no suspect frozen; use --lever cpu"
         if self.until and not self.apply:

@@ -32,15 +32,15 @@ from partywall.load import check as plans
 from partywall.load.capability import LoadJob, Loads, located_in_plan
 from partywall.load.compiling import inlined
 from partywall.load.compiling import program as compiled_plan
+from partywall.load.document import Generator
 from partywall.load.lasting import addresses, for_guest
 from partywall.load.measure import GUESTS_HOST, SERVER, Setup
 from partywall.load.measure import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
-from partywall.model.load_plan import Generator
 from partywall.sandbox import qemu
 from partywall.sandbox.needs import check_containers, check_guests
-from partywall.scenario.check import check_ssh_host
+from partywall.sandbox.ssh.address import check_ssh_host
 
 WITH_PLAN = (
     "target",

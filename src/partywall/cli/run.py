@@ -17,8 +17,8 @@ from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.model.scenario import Scenario
 from partywall.run.capability import RunJob, Runs, changes, outlined
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.checks import tries_kvm
 from partywall.run.plan.requirements import commands, sandboxes
 from partywall.run.record import RunDirectory

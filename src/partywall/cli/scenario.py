@@ -17,9 +17,9 @@ from partywall.errors import AgentError, CapabilityError, Exit, UsageError
 from partywall.host import Host
 from partywall.run import stages
 from partywall.run.capability import completed
+from partywall.run.check import Expected, expected, find, json_schema, load, located, names
 from partywall.run.plan.requirements import sandboxes
 from partywall.sandbox.elsewhere import other_machines
-from partywall.scenario import Expected, expected, find, json_schema, load, located, names
 
 app = group("Check, list and describe scenarios.")
 

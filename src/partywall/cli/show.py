@@ -18,12 +18,12 @@ from partywall import units
 from partywall.agent.catalogue import Catalogue, KernelInfo
 from partywall.core.report import figures
 from partywall.core.report.terminal import Rows
-from partywall.model.plan import Plan, Treatment, Trial, null_cpus
-from partywall.model.scenario import Scenario
-from partywall.pace import BlockKind, Forecast, needed_ns
-from partywall.plan import forecasts, order, shares
+from partywall.run.check import Expected
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import forecasts, order, shares
+from partywall.run.plan.pace import BlockKind, Forecast, needed_ns
 from partywall.run.plan.requirements import commands
-from partywall.scenario import Expected
+from partywall.run.values.plan import Plan, Treatment, Trial, null_cpus
 
 HOW = (
     "A trial repeats blocks until it is precise enough. In a block, each treatment (a neighbour at an intensity, or "

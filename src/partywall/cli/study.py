@@ -23,9 +23,9 @@ from partywall.core.capability import Options, Outline
 from partywall.core.document.reading import read
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
+from partywall.load.document import Generator
 from partywall.load.tomcat import APPLICATION
-from partywall.model.load_plan import Generator
-from partywall.scenario.check import check_ssh_host
+from partywall.sandbox.ssh.address import check_ssh_host
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.machines import PHYSICAL, SANDBOX

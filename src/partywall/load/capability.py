@@ -18,12 +18,12 @@ from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
 from partywall.load import check as plans
 from partywall.load.compiling import inlined
+from partywall.load.document import Generator
 from partywall.load.findings import load_run
 from partywall.load.measure import GENERATOR, PreparedLoad, Setup, memory_here
 from partywall.load.memory import USERS
 from partywall.load.record import LoadDirectory, Readings
 from partywall.load.values import LoadRun
-from partywall.model.load_plan import Generator
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files

@@ -27,8 +27,7 @@ from partywall.core.document.formats import refuse_other
 from partywall.core.document.reading import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.core.document.reading import read
 from partywall.errors import Problem, UsageError
-from partywall.load.urls import wrong_with
-from partywall.model.load_plan import (
+from partywall.load.document import (
     Body,
     Branch,
     Closed,
@@ -43,7 +42,8 @@ from partywall.model.load_plan import (
     Threshold,
     User,
 )
-from partywall.scenario.check import ADDRESSES, wrong_address
+from partywall.load.urls import wrong_with
+from partywall.sandbox.ssh.address import ADDRESSES, wrong_address
 
 # A plan may contain a browser's whole session.
 LARGER = 64

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 
 from partywall.errors import Problem, UsageError
 from partywall.load.check import Loaded, label_of, think_times
-from partywall.model.load_plan import (
+from partywall.load.document import (
     Body,
     Check,
     Closed,

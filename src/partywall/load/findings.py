@@ -14,6 +14,7 @@ from partywall.core.report.latency import quantiles
 from partywall.errors import TrialError
 from partywall.load import monitors
 from partywall.load.availability import availability
+from partywall.load.document import LoadPlan
 from partywall.load.health import ADVICE, Health, Reason
 from partywall.load.intervals import intervals
 from partywall.load.record import SHARED, LoadDirectory
@@ -21,7 +22,6 @@ from partywall.load.second import HISTOGRAMS, Error, Second, Timing, add_pairs, 
 from partywall.load.summary import Summary, summarise
 from partywall.load.thresholds import judge, overall
 from partywall.load.values import GeneratorRow, LabelRow, Late, LoadRun, SecondPoint, Series
-from partywall.model.load_plan import LoadPlan
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _COUNTS = ("users", "in_flight", "waiting", "iterations", "requests", "sent_bytes", "received_bytes")

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from partywall.errors import Problem, UsageError
 from partywall.load import check as plans
 from partywall.load.compiling import program as compiled
+from partywall.load.document import Load
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick
-from partywall.model.scenario import Load
 
 # Longer than any run. A trial ends its workloads itself.
 FOR_EVER_NS = 30 * 24 * 3600 * 10**9

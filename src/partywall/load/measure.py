@@ -24,10 +24,10 @@ from partywall.agent.inbox import NOT_READ
 from partywall.agent.memory_check import Checks
 from partywall.errors import AgentError, CapabilityError, LackError, Problem, RefusalError, TrialError, UsageError
 from partywall.host.label import Label
+from partywall.load.document import Generator
 from partywall.load.health import Health, HostSecond, judge
 from partywall.load.memory import USERS, generator_bytes
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
-from partywall.model.load_plan import Generator
 from partywall.sandbox import Sandbox, Settings, Spent, qemu, reap, reaper
 from partywall.sandbox.backends import Name as BackendName
 from partywall.sandbox.own_threads import keep_on

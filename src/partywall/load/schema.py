@@ -7,8 +7,8 @@ from typing import Any
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
-from partywall.model.load_plan import LoadPlan, as_text
-from partywall.scenario.schema import AsWritten
+from partywall.core.document.schema import AsWritten
+from partywall.load.document import LoadPlan, as_text
 
 # The meaning of a plain value where keys are expected.
 _BARE = {

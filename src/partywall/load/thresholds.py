@@ -10,10 +10,10 @@ from partywall.core.report.latency import quantiles
 from partywall.core.stats.estimate import Outcome
 from partywall.load.availability import availability
 from partywall.load.check import BOUNDS
+from partywall.load.document import Threshold
 from partywall.load.second import Timing, histogram
 from partywall.load.summary import Summary
 from partywall.load.values import Bound
-from partywall.model.load_plan import Threshold
 
 LEAST = ("rate", "available")
 """Bounds below which a load may not fall; the others may not be exceeded."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
+from partywall.core.design import rounds
 from partywall.core.document.decode import decode
 from partywall.core.document.explain import Mistake, did_you_mean
 from partywall.core.document.form import checked, spell_params
@@ -18,7 +19,6 @@ from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
 from partywall.errors import Problem, UsageError
 from partywall.migrate.document import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
-from partywall.plan.order import rounds
 
 OWN_WORK = "guest"
 """The one workload of a guest of the user's own."""

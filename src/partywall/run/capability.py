@@ -16,17 +16,17 @@ from partywall.errors import Exit, Problem, UsageError, parsed_above_zero
 from partywall.events import Emit, Started
 from partywall.host import Host
 from partywall.load.lasting import lasting
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
-from partywall.plan import extended
 from partywall.run import stages
+from partywall.run.check import changed, find, load, located
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import extended
 from partywall.run.plan.files import with_files
 from partywall.run.plan.requirements import check_commands, sandboxes, workloads
 from partywall.run.record import RunDirectory
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Findings
+from partywall.run.values.plan import Plan
 from partywall.sandbox.elsewhere import machine_facts
-from partywall.scenario import changed, find, load, located
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Files

@@ -1,6 +1,6 @@
 """The stages of a run, one function each, in the order of the data flow: plan → measure → analyse.
 
-A scenario is read before by `partywall.scenario`, and findings are drawn afterwards by `report`. The host is
+A scenario is read before by `partywall.run.check`, and findings are drawn afterwards by `report`. The host is
 read once, and planning uses that value. Only `measure` changes anything on the host.
 """
 
@@ -27,26 +27,26 @@ from partywall.events import Broken, Doing, Emit
 from partywall.host import Host
 from partywall.host.label import WORK_ROOT, Label
 from partywall.host.settings import idle, smt
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings, Precision
-from partywall.model.observation import Observations
-from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Scenario
-from partywall.plan import make as make_plan
-from partywall.plan.placement import topologies_elsewhere, topology_of
+from partywall.run.document.scenario import Scenario
 from partywall.run.measure.execute import LOOKS_FROM, PILOTS, Decisions, execute
+from partywall.run.plan import make as make_plan
 from partywall.run.plan.checks import check_host, check_plan, with_accelerators
 from partywall.run.plan.files import check_files
+from partywall.run.plan.placement import topologies_elsewhere, topology_of
 from partywall.run.plan.requirements import sandboxes
 from partywall.run.plan.room import guest_memory, memory_needed, with_rings, with_room
 from partywall.run.record import RunDirectory
 from partywall.run.record import evidence as read_evidence
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Findings, Precision
+from partywall.run.values.observation import Observations
+from partywall.run.values.plan import Plan, Trial
 from partywall.sandbox import reaper, ssh
 from partywall.sandbox.elsewhere import other_machines
 from partywall.sandbox.qemu.needs import build_roots
 
 if TYPE_CHECKING:
-    from partywall.model.comparison import Comparison
+    from partywall.run.values.comparison import Comparison
 
 
 def plan(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from partywall.core.stats.estimate import Emulated, Estimate
-from partywall.model.load_plan import Generator, at_key
+from partywall.load.document import Generator, at_key
 from partywall.study.paper import Beside
 from partywall.values import Frozen
 

@@ -14,7 +14,7 @@ from partywall.core.capability import Outline
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.events import Emit, Note
 from partywall.host import Host
-from partywall.model.scenario import PASSING_BYTES, Scenario
+from partywall.run.document.scenario import PASSING_BYTES, Scenario
 from partywall.sandbox import lab, qemu
 from partywall.study import papers
 from partywall.study.document import Length, StudyReport, StudyRequest

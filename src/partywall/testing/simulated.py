@@ -19,10 +19,10 @@ from partywall.agent.client import AgentClient, Sink
 from partywall.errors import AgentError
 from partywall.events import Emit, silent
 from partywall.host.label import Label
-from partywall.model.evidence import VICTIM
 from partywall.run import stages
 from partywall.run.measure.execute import execute
 from partywall.run.record import RunDirectory
+from partywall.run.values.evidence import VICTIM
 from partywall.sandbox import Sandbox, Settings
 from partywall.session import Session
 

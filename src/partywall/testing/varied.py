@@ -13,9 +13,9 @@ import numpy as np
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import student_reach
-from partywall.model.finding import Cell, Effect, Findings
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.states import LATENCY_BOUND
+from partywall.run.values.finding import Cell, Effect, Findings
 
 FACTORS = (1.0, 1.0, 0.99, 0.93, 0.8, 0.5)
 BLOCKS, WORTH = 120, 40.0

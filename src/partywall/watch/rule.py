@@ -9,7 +9,7 @@ that completes no request (nor a discard or a flush) although some are in flight
 
 It begins after three such periods, and at least a second, in a row; it ends after as many others. On simulated
 latencies that no neighbour changes (log-normal, heavy-tailed, and correlated (0.9, deviation 0.5)), on a disk that is
-saturated all the time, false alarms are rarer than one in a day of periods of a second: tests/stats/test_watch_rule.py.
+saturated all the time, false alarms are rarer than one in a day of periods of a second: tests/watch/test_watch_rule.py.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from partywall.core.record import Record, distinct
 from partywall.core.report import figures
 from partywall.errors import PartywallError, Problem, UsageError
 from partywall.kinds.compared import SideBySide, same_kind, side_by_side
-from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.model.finding import Findings
 from partywall.run import stages
 from partywall.run.record import RunDirectory
 from partywall.run.report import compare_view
+from partywall.run.values.comparison import Change, ComparedCell, Comparison
+from partywall.run.values.finding import Findings
 from partywall.web import records
 from partywall.web.jobs import Folder
 

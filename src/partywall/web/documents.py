@@ -26,18 +26,18 @@ from partywall.host import Host
 from partywall.load import check as load_plans
 from partywall.load.capability import LoadJob
 from partywall.load.compiling import program as compiled
+from partywall.load.document import LoadPlan
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
 from partywall.migrate import check as migration_plans
 from partywall.migrate.capability import MigrationJob
 from partywall.migrate.document import MigrationPlan
-from partywall.model.load_plan import LoadPlan
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
 from partywall.run.capability import RunJob, Runs, outlined
+from partywall.run.check import load
+from partywall.run.check import names as scenario_names
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.requirements import check_commands
-from partywall.scenario import load
-from partywall.scenario import names as scenario_names
+from partywall.run.values.plan import Plan
 from partywall.study.capability import StudyJob
 from partywall.study.document import StudyRequest
 from partywall.values import host_path_keys

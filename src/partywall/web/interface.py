@@ -154,7 +154,7 @@ class Interface:
 
     async def schema(self, request: Request) -> Response:
         del request
-        from partywall.scenario.schema import json_schema  # noqa: PLC0415 - of the editor alone
+        from partywall.run.document.schema import json_schema  # noqa: PLC0415 - of the editor alone
 
         return JSONResponse(json_schema(), headers={"cache-control": "max-age=3600"})
 

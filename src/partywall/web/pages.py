@@ -23,10 +23,10 @@ from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
 from partywall.migrate import check as migration_plans
-from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Scenario
+from partywall.run.check import find, load, names
+from partywall.run.document.scenario import Scenario
 from partywall.run.report.matrix import Severity, severity_of, severity_words
-from partywall.scenario import find, load, names
+from partywall.run.values.plan import Plan, Trial
 from partywall.web import made
 from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import SECONDS_SHOWN

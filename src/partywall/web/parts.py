@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import UndefinedError
 
-from partywall.model.plan import Plan, Trial
 from partywall.run.report.matrix import Severity
+from partywall.run.values.plan import Plan, Trial
 from partywall.web import pages, records, strip
 from partywall.web.jobs import Job, State
 from partywall.web.live import State as Live

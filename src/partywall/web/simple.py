@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from partywall.agent.catalogue import shipped
 from partywall.errors import Problem, ProblemsError
-from partywall.scenario import loads
+from partywall.run.check import loads
 
 LIMITS = ("cpu_limit", "cpu_weight", "memory")
 DISK = ("read_bps", "write_bps", "read_iops", "write_iops")

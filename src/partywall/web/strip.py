@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from partywall.model.plan import Plan, Trial
+from partywall.run.values.plan import Plan, Trial
 from partywall.web.live import State
 
 WIDTH, HEIGHT = 1000.0, 20.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure import waiting
 from partywall.blame.measure.levers import Ended, Held
 from partywall.blame.measure.suspects import Suspect, throttled
-from partywall.blame.measure.victim import Victim, rate
+from partywall.blame.measure.victim import Victim
 from partywall.blame.record import BlameRecord, Pulse, Slot, Standings
 from partywall.clock import Clock, Monotonic
 from partywall.errors import TrialError
@@ -28,6 +29,9 @@ from partywall.sandbox import cgroups, tenants
 
 RECENT = 8
 """Slots outside of pulses from which a suspect's present use is known."""
+BEAT_NS, LOOK_NS = 500_000_000, 20_000_000
+LATE_NS = 5_000_000_000
+"""How late a victim may report."""
 BEFORE = 10
 """Slots before the first pulse, which tell what suspects use."""
 
@@ -54,7 +58,10 @@ class Experiment:
         # What each uses outside of pulses.
         self._recent = [deque[float](maxlen=RECENT) for _ in suspects]
         self._slots: list[Slot] = []
+        # Slots whose rates are not known yet, with the victim's readings.
+        self._open = deque[tuple[Slot, list[Any]]]()
         self._lost_s = 0.0
+        self._held: Held | None = None
 
     def run(self) -> str:
         """Runs to the end and returns why it ended. TrialError if the victim or a suspect ends meanwhile."""
@@ -64,11 +71,13 @@ class Experiment:
         depths = self._rule.depths(self._rule.blocks_most)
         why = "budget"
         with Held({each.name: each.lever for each in self._suspects}) as held:
+            self._held = held
             for block in range(self._rule.blocks_most):
                 slots = self._rule.code.block_slots
                 for at in range(block * slots, (block + 1) * slots):
                     self._pulse(held, at, depths[at, :-1])
                 if block + 1 in looks:
+                    self._wait_for_rates()
                     look = look_at(self._rule, self._names, self._slots, named)
                     named |= self._tell(look, named)
                     if look.enough:
@@ -77,7 +86,36 @@ class Experiment:
                 if self._lost_s >= self._job.harm * self._job.budget_ns / 1e9:
                     why = "harm"
                     break
+            self._wait_for_rates()
         return why
+
+    def _wait_for_rates(self) -> None:
+        """Waits until the victim has reported of all slots. TrialError if it does not."""
+        until_ns = self._clock.now_ns() + LATE_NS
+        while self._complete() and self._clock.now_ns() < until_ns:
+            self._sleep_until(min(until_ns, self._clock.now_ns() + LOOK_NS))
+        if self._open:
+            raise TrialError(f"the victim has reported nothing for {LATE_NS / 1e9:g} s; is this host overloaded?")
+
+    def _sleep_until(self, at_ns: int) -> None:
+        """Tells the watchdog meanwhile that the experiment goes on."""
+        while (now_ns := self._clock.now_ns()) < at_ns:
+            if self._held is not None:
+                self._held.beat()
+            self._clock.sleep_until(min(at_ns, now_ns + BEAT_NS))
+
+    def _complete(self) -> int:
+        """Keeps the slots whose rates are known by now. Returns the number of those that are not."""
+        while self._open:
+            slot, readings = self._open[0]
+            if not self._victim.is_known(slot.start_ns + slot.length_ns):
+                break
+            self._open.popleft()
+            rates = tuple(map(self._victim.rate, readings, readings[1:]))
+            slot = slot.model_copy(update={"ticks": rates})
+            self._slots.append(slot)
+            self._record.stream.append(slot)
+        return len(self._open)
 
     def _pulse(self, held: Held, at: int, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
         pulsed = [self._names[n] for n in np.flatnonzero(depths)]
@@ -86,7 +124,6 @@ class Experiment:
         self._record.stream.append(
             Pulse(slot=at, at_ns=now_ns, suspects=tuple(pulsed), depth=float(depths.max(initial=0.0)))
         )
-        held.beat()
         try:
             for name, depth, recent in zip(self._names, depths, self._recent, strict=True):
                 if depth:
@@ -95,24 +132,22 @@ class Experiment:
                     held.release(name)
         except Ended as ended:
             raise TrialError(f"{ended} has ended, so its pulses are over; start again without it") from None
-        slot = self._slot(depths)
-        self._slots.append(slot)
-        self._record.stream.append(slot)
+        slot, readings = self._slot(depths)
+        self._open.append((slot, readings))
+        self._complete()
         # All suspects are pulsed alike, so one sum tells what each may have lost at most.
         self._lost_s += float(depths.max(initial=0.0)) / 2 * slot.length_ns / 1e9
 
-    def _slot(self, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Slot:
+    def _slot(self, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Slot, list[Any]]:
+        """A slot without its rates, and the victim's readings at its ticks."""
         if why := self._victim.ended():
             raise TrialError(f"the victim {why} before the end of the experiment; give one that goes on for longer")
         start_ns = self._clock.now_ns()
-        before, own, stat = self._victim.read(start_ns), self._read_own(), _steal(self._stat)
+        readings, own, stat = [self._victim.read(start_ns)], self._read_own(), _steal(self._stat)
         used, waits = [each.used() for each in self._suspects], waiting.read(self._waits)
-        ticks = []
         for tick in range(1, TICKS + 1):
-            self._clock.sleep_until(start_ns + tick * self._job.pulse_ns // TICKS)
-            after = self._victim.read(self._clock.now_ns())
-            ticks.append(rate(before, after))
-            before = after
+            self._sleep_until(start_ns + tick * self._job.pulse_ns // TICKS)
+            readings.append(self._victim.read(self._clock.now_ns()))
         length_ns = self._clock.now_ns() - start_ns
         seconds = length_ns / 1e9
         use = [max(0.0, each.used() - was) / seconds for each, was in zip(self._suspects, used, strict=True)]
@@ -121,16 +156,17 @@ class Experiment:
                 recent.append(value)
         own_now = self._read_own()
         later = _steal(self._stat)
-        return Slot(
+        slot = Slot(
             start_ns=start_ns,
             length_ns=length_ns,
             depths=tuple(map(float, depths)),
-            ticks=tuple(ticks),
+            ticks=(),
             use=tuple(use),
             own=None if own is None or own_now is None else min(1.0, max(0.0, own_now - own) / seconds),
             steal=(later[0] - stat[0]) / max(1, later[1] - stat[1]),
             waits=waiting.between(waits, waiting.read(self._waits), seconds),
         )
+        return slot, readings
 
     def _read_own(self) -> float | None:
         return None if self._own is None else self._own()

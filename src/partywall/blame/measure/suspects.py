@@ -73,10 +73,10 @@ def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Fo
 
 def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
     found, left_out = list[Suspect](), list[str]()
-    has_systemd = _has_systemd(host)
+    known = labels.Labels(has_systemd=_has_systemd(host))
     for path in _all(groups):
         why = _why_not(path, kept_out, job)
-        if why := why or ("" if job.any else labels.lacking(path, has_systemd=has_systemd)):
+        if why := why or ("" if job.any else known.lacking(path)):
             left_out.append(f"{path} {why}")
             continue
         try:

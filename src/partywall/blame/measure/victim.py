@@ -1,19 +1,25 @@
-"""The victim's rate: lines that a command prints, lines of a log, or how much of its runnable time a group runs."""
+"""The victim's rate: what a command or a log says, or how much of its runnable time a group runs.
+
+Victims that an agent runs are in `at_work`, those that Prometheus watches in `queried`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
+from partywall.blame.measure import service
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -24,6 +30,8 @@ STOP_S = 5.0
 ENDED = "has ended"
 Counts = tuple[float, float]
 """Work so far, and what it is divided by: seconds, or the sum of latencies."""
+Number = Callable[[bytes], float | None]
+"""Finds the number in a line; None if there is none."""
 
 
 class Victim(Protocol):
@@ -32,7 +40,17 @@ class Victim(Protocol):
     unit: str
     is_weak: bool
 
-    def read(self, now_ns: int) -> Counts: ...
+    def read(self, now_ns: int) -> Any:
+        """What is known now. Two readings give a rate."""
+        ...
+
+    def is_known(self, now_ns: int) -> bool:
+        """True if rates up to this moment can be said. Some victims report late."""
+        ...
+
+    def rate(self, before: Any, after: Any) -> float | None:
+        """The rate between two readings; None if nothing is known."""
+        ...
 
     def pids(self) -> list[int]: ...
 
@@ -41,16 +59,53 @@ class Victim(Protocol):
         ...
 
 
-def rate(before: Counts, after: Counts) -> float | None:
-    """The rate between two readings; None if nothing is known."""
-    work, by = after[0] - before[0], after[1] - before[1]
-    return work / by if by > 0 else None
+class Counted:
+    """A victim whose work is counted, and known at once."""
+
+    is_weak = False
+
+    def is_known(self, now_ns: int) -> bool:
+        del now_ns
+        return True
+
+    def rate(self, before: Counts, after: Counts) -> float | None:
+        work, by = after[0] - before[0], after[1] - before[1]
+        return work / by if by > 0 else None
 
 
-class Printed:
+class Stated(Counted):
+    """A victim that states its speed from time to time. What it said last holds until it says another.
+
+    is_slowness: whether it states a time, so that the rate is its reciprocal.
+    """
+
+    unit = "as it states"
+
+    def __init__(self, *, is_slowness: bool) -> None:
+        self._is_slowness, self._lock = is_slowness, threading.Lock()
+        self._value: float | None = None
+        self._sum, self._seconds, self._last_ns = 0.0, 0.0, 0
+
+    def state(self, value: float | None) -> None:
+        """It states a value; None if it states none any more."""
+        if value is not None and self._is_slowness:
+            value = 1 / value if value > 0 else None
+        with self._lock:
+            self._value = value
+
+    def read(self, now_ns: int) -> Counts:
+        with self._lock:
+            seconds = (now_ns - self._last_ns) / 1e9 if self._last_ns else 0.0
+            if self._value is not None:
+                self._sum, self._seconds = self._sum + self._value * seconds, self._seconds + seconds
+            self._last_ns = now_ns
+            return self._sum, self._seconds
+
+
+class Printed(Counted):
     """A command that this process starts: each line is one unit of work."""
 
-    unit, is_weak = "lines/s", False
+    unit = "lines/s"
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self._lines, self._seconds, self._is_closed = process, 0, 0.0, False
@@ -62,8 +117,11 @@ class Printed:
         if stream is not None:
             with stream:
                 while part := stream.read(65536):
-                    self._lines += part.count(b"\n")
+                    self._hear(part)
         self._is_closed = True
+
+    def _hear(self, part: bytes) -> None:
+        self._lines += part.count(b"\n")
 
     def read(self, now_ns: int) -> Counts:
         # Without an output nothing is known, so its time stands still.
@@ -79,18 +137,38 @@ class Printed:
         return "has closed its output" if self._is_closed else ""
 
 
-class Logged:
-    """A log that somebody writes: each new line is a request, and a group of a pattern may be its latency.
+class Speaking(Printed):
+    """A command that prints its speed. number: finds it in a line."""
+
+    def __init__(self, process: subprocess.Popen[bytes], number: Number, *, is_slowness: bool) -> None:
+        self._said, self._number, self._rest = Stated(is_slowness=is_slowness), number, b""
+        self.unit = self._said.unit
+        super().__init__(process)
+
+    def _hear(self, part: bytes) -> None:
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        for line in lines:
+            if (speed := self._number(line)) is not None:
+                self._said.state(speed)
+
+    def read(self, now_ns: int) -> Counts:
+        if self._is_closed:
+            self._said.state(None)
+        return self._said.read(now_ns)
+
+
+class Logged(Counted):
+    """A log that somebody writes: each new line is a request, which may have its latency.
+
+    latency: finds it in a line. pids: the processes that write it.
 
     A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
     writes to the old one until it is told of the new.
     """
 
-    is_weak = False
-
-    def __init__(self, file: Path, pattern: str) -> None:
-        self.unit = "requests per second of latency" if pattern else "lines/s"
-        self._pattern = re.compile(pattern.encode()) if pattern else None
+    def __init__(self, file: Path, latency: Number | None, pids: Sequence[int] = ()) -> None:
+        self._pids, self._number = list(pids), latency
+        self.unit = "lines/s" if latency is None else "requests per second of latency"
         self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0
@@ -123,22 +201,21 @@ class Logged:
 
     def read(self, now_ns: int) -> Counts:
         for line in self._lines_since():
-            if self._pattern is None:
+            if self._number is None:
                 self._lines += 1
-            elif (match := self._pattern.search(line)) is not None:
-                with contextlib.suppress(ValueError):
-                    self._latency += float(match[1])
-                    self._lines += 1
-        return self._lines, now_ns / 1e9 if self._pattern is None else self._latency
+            elif (latency := self._number(line)) is not None:
+                self._latency += latency
+                self._lines += 1
+        return self._lines, now_ns / 1e9 if self._number is None else self._latency
 
     def pids(self) -> list[int]:
-        return []
+        return self._pids
 
     def ended(self) -> str:
         return ""
 
 
-class Waiting:
+class Waiting(Counted):
     """The threads of processes: the time that they ran, as a share of that in which they wanted to run."""
 
     unit, is_weak = "of its runnable time", True
@@ -173,18 +250,37 @@ class Waiting:
 
 @contextlib.contextmanager
 def started(job: BlameJob, host: Host) -> Iterator[Victim]:
-    """The victim of a job. A command is ended with the block. UsageError if there is no such victim."""
-    if job.victim:
+    """The victim of a job. What this process starts for it ends with the block. UsageError if there is none."""
+    # Each is slow to import, and most jobs have another victim.
+    if job.probe or job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415
+
+        with at_work.started(job, host) as victim:
+            yield victim
+    elif job.prometheus:
+        from partywall.blame.measure import queried  # noqa: PLC0415
+
+        with queried.started(job) as victim:
+            yield victim
+    elif job.victim:
+        number = _by_pattern(job.metric, "--metric") if job.metric else None
         with _command(job.victim) as process:
-            yield Printed(process)
+            is_slowness = job.smaller_is_better
+            yield Printed(process) if number is None else Speaking(process, number, is_slowness=is_slowness)
     elif job.log:
-        yield _log(job)
+        yield _log(job, host)
     else:
         yield Waiting(host, _processes(job, host))
 
 
 def check(job: BlameJob, host: Host) -> None:
-    """UsageError if the victim is a command that cannot be started. Starts nothing."""
+    """UsageError if what a job starts as its victim cannot be started. Starts nothing."""
+    if job.probe or job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
+
+        at_work.work_of(job)
+    if job.metric:
+        _by_pattern(job.metric, "--metric")
     if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
         said = f"{program or 'an empty command'} cannot be started: there is no such program"
         raise UsageError(Problem(said, "give a command with its path", key="--victim"))
@@ -213,15 +309,62 @@ def _command(text: str) -> Iterator[subprocess.Popen[bytes]]:
         end_group(process, STOP_S)
 
 
-def _log(job: BlameJob) -> Logged:
+def _log(job: BlameJob, host: Host) -> Logged:
+    latency = None
+    if job.latency:
+        latency = _by_pattern(job.latency, "--latency")
+    elif job.latency_key:
+        latency = by_key(job.latency_key)
     try:
-        if job.latency and re.compile(job.latency).groups < 1:
-            raise UsageError(Problem(f"{job.latency!r} has no group", "put the latency into ( )", key="--latency"))
-        return Logged(Path(job.log), job.latency)
-    except re.error as error:
-        raise UsageError(Problem(f"{job.latency!r} is not a regular expression: {error}", key="--latency")) from None
+        return Logged(Path(job.log), latency, service.writing(host, Path(job.log)))
     except OSError as error:
         raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
+
+
+def _by_pattern(text: str, option: str) -> Number:
+    """Finds the number in the group of a regular expression. UsageError if it is none, or has no group."""
+    try:
+        pattern = re.compile(text.encode())
+    except re.error as error:
+        raise UsageError(Problem(f"{text!r} is not a regular expression: {error}", key=option)) from None
+    if pattern.groups < 1:
+        raise UsageError(Problem(f"{text!r} has no group", "put the number into ( )", key=option))
+    return by_group(pattern)
+
+
+def by_group(pattern: re.Pattern[bytes]) -> Number:
+    """Finds the number in the group of a pattern."""
+
+    def number(line: bytes) -> float | None:
+        match = pattern.search(line)
+        return None if match is None else _finite(match[1])
+
+    return number
+
+
+def by_key(key: str) -> Number:
+    """Finds the number at a key of a line of JSON, such as upstream.time: that of `time` in `upstream`."""
+    names = key.split(".")
+
+    def number(line: bytes) -> float | None:
+        try:
+            value = json.loads(line)
+            for name in names:
+                value = value[name]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return _finite(value)
+
+    return number
+
+
+def _finite(value: Any) -> float | None:
+    """The number of a text, or a number; None if it is none, or without end."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:

@@ -23,7 +23,7 @@ from partywall.errors import Exit, PartywallError, TrialError
 from partywall.migrate.document import Method
 from partywall.migrate.measure.end import ENDED
 from partywall.migrate.measure.qemu_end import LOOK_S, QemuEnd
-from partywall.model.scenario import Passing
+from partywall.run.document.scenario import Passing
 from partywall.sandbox.qemu.machine import PROGRAM
 from partywall.sandbox.qemu.monitor import Monitor
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from partywall.agent.catalogue import FactWarning, Warn, shipped
-from partywall.model.evidence import VICTIM, AgentFacts, Readings
-from partywall.model.finding import Cell, Curve, Dose
-from partywall.model.plan import Trial
-from partywall.model.scenario import Workload
+from partywall.run.document.scenario import Workload
+from partywall.run.values.evidence import VICTIM, AgentFacts, Readings
+from partywall.run.values.finding import Cell, Curve, Dose
+from partywall.run.values.plan import Trial
 
 DOSE_ERROR = 0.03
 """Difference of requested and real activity, as a share of the time, that gives a warning."""

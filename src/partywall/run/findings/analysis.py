@@ -14,10 +14,6 @@ from partywall import units
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import PROMISED
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Band, CarryOver, Cell, Curve, Findings, Precision
-from partywall.model.observation import Observation, Observations
-from partywall.model.plan import Treatment, Trial
 from partywall.run.findings import agent_facts, carryover, causes
 from partywall.run.findings.curves import curves_of
 from partywall.run.findings.effects import DISTURBED_SHARE, bands_of, cells_of
@@ -26,6 +22,10 @@ from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
 from partywall.run.findings.states import bound_of, judged
 from partywall.run.findings.verdicts import verdicts_of
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Band, CarryOver, Cell, Curve, Findings, Precision
+from partywall.run.values.observation import Observation, Observations
+from partywall.run.values.plan import Treatment, Trial
 
 GROWTH = 1.25
 """Factor on the number of blocks between two checks of the precision, so that repeated checks do not bias it."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import Array, mean_interval, ratio_of_means
-from partywall.model.finding import CarryOver, Deferred
-from partywall.model.observation import Observations
-from partywall.model.plan import Treatment
 from partywall.run.findings.deferred import deferred_of
 from partywall.run.findings.series import Measured, Pair, pairs_of
+from partywall.run.values.finding import CarryOver, Deferred
+from partywall.run.values.observation import Observations
+from partywall.run.values.plan import Treatment
 
 NEGLIGIBLE = 0.005
 """A drift below half a percent of the rate does not matter for any displayed figure."""

@@ -16,9 +16,9 @@ import numpy as np
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import FEWEST, Array, correlation_interval, mean_interval, p_values
 from partywall.core.stats.quantile import holm
-from partywall.model.evidence import Counter
-from partywall.model.finding import Cause, Cell, Effect
 from partywall.run.findings.series import Pair, Series
+from partywall.run.values.evidence import Counter
+from partywall.run.values.finding import Cause, Cell, Effect
 
 MOST = 3
 ECHO = 0.5

@@ -22,14 +22,14 @@ from partywall.agent.catalogue import Warn
 from partywall.core.report import wording
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import ALPHA, holm
-from partywall.model.comparison import Change, ComparedCell, Comparison
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Effect, Findings
 from partywall.run.findings.between import FEWEST_FREE, SMALLEST, Difference, Logged, spreads
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.reliability import disturbed, understated
 from partywall.run.findings.sameness import hosts_differ, workloads_differ
 from partywall.run.findings.states import LATENCY_BOUND
+from partywall.run.values.comparison import Change, ComparedCell, Comparison
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Cell, Effect, Findings
 from partywall.units import counted
 
 METHOD = "ratio of independent estimates; interval from both intervals' own bounds (MOVER, Zou & Donner 2008)"

@@ -8,9 +8,9 @@ import numpy as np
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import FEWEST, mean_interval
-from partywall.model.finding import Cell, Curve
-from partywall.model.plan import Trial
 from partywall.run.findings.series import Measured, Series, baseline_of, references
+from partywall.run.values.finding import Cell, Curve
+from partywall.run.values.plan import Trial
 
 
 def curves_of(trial: Trial, measured: Measured, cells: Sequence[Cell]) -> tuple[Curve, ...]:

@@ -15,11 +15,11 @@ from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import Array
 from partywall.core.stats.quantile import ranks, student_reach, student_tail
-from partywall.model.finding import Deferred
-from partywall.model.observation import Observations
-from partywall.model.plan import Treatment
 from partywall.run.findings.series import Series, presses
 from partywall.run.findings.speed import LAGS
+from partywall.run.values.finding import Deferred
+from partywall.run.values.observation import Observations
+from partywall.run.values.plan import Treatment
 
 METHOD = "quiet slots by what preceded them, least squares; found by ranks, Bonferroni over neighbours and lags"
 

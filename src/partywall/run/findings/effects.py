@@ -11,13 +11,13 @@ import numpy as np
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.interval import mean_interval
-from partywall.model.finding import Band, CarryOver, Cell
-from partywall.model.observation import STRADDLE_MAX, Observations
-from partywall.model.plan import Treatment, Trial, null_cpus
 from partywall.run.findings import latency
 from partywall.run.findings.carryover import carry_over
 from partywall.run.findings.limits import kept
 from partywall.run.findings.series import Measured, Pair, Series, pairs_of
+from partywall.run.values.finding import Band, CarryOver, Cell
+from partywall.run.values.observation import STRADDLE_MAX, Observations
+from partywall.run.values.plan import Treatment, Trial, null_cpus
 
 DISTURBED_SHARE = 0.05
 """Disturbed slots are kept. A larger share of them adds a warning to the cell."""

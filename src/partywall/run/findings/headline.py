@@ -19,12 +19,12 @@ from partywall.agent.catalogue import Warn, shipped
 from partywall.core.report.wording import LINES, WIDTH, fits, impact, levels_text, loss
 from partywall.core.report.wording import percent as written_percent
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.model.finding import Band, Cell, Effect, Verdict, beside
-from partywall.model.plan import Plan, Trial
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.reliability import understated
 from partywall.run.findings.series import compared
 from partywall.run.findings.states import failed_checks, more_time
+from partywall.run.values.finding import Band, Cell, Effect, Verdict, beside
+from partywall.run.values.plan import Plan, Trial
 
 EQUAL_SHARE = 0.5
 """The isolation factor that everybody expects beside one neighbour on the same core."""

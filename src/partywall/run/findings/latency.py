@@ -19,7 +19,7 @@ from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.histogram import Numbers, bucket_bounds
 from partywall.core.stats.interval import FEWEST, MOST, Array, error_of_mean
 from partywall.core.stats.quantile import normal_reach
-from partywall.model.observation import Entries, Observations
+from partywall.run.values.observation import Entries, Observations
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 JUDGED = "p99"

@@ -15,11 +15,11 @@ import numpy as np
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import FEWEST, mean_interval
-from partywall.model.evidence import VICTIM
-from partywall.model.finding import CpuTime
-from partywall.model.observation import Observations, Values
-from partywall.model.plan import Treatment, Trial
 from partywall.run.findings.series import Series, baseline_of, pair_of
+from partywall.run.values.evidence import VICTIM
+from partywall.run.values.finding import CpuTime
+from partywall.run.values.observation import Observations, Values
+from partywall.run.values.plan import Treatment, Trial
 from partywall.sandbox.backends import BACKENDS
 
 USED_NS = f"{VICTIM}.cgroup_cpu_usage_ns"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.interval import PROMISED
-from partywall.model.finding import Cell
+from partywall.run.values.finding import Cell
 
 UNDERSTATED = {
     Warn.CARRY_OVER: "the effect still changed inside the slots or outlasted them, so there may be more harm than was "

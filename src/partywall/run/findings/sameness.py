@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from partywall.model.plan import Plan
+from partywall.run.values.plan import Plan
 
 HOST = {
     "processor": ("cpu", "model"),

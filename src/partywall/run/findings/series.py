@@ -14,11 +14,11 @@ import numpy as np
 
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import FEWEST, Array, ratio_interval
-from partywall.model.observation import Flags, Observation, Observations, Places
-from partywall.model.plan import Treatment, Trial
 from partywall.run.findings import latency
 from partywall.run.findings.heed import heeds, is_better
 from partywall.run.findings.speed import Rates, rates_of
+from partywall.run.values.observation import Flags, Observation, Observations, Places
+from partywall.run.values.plan import Treatment, Trial
 
 DECIDING = 0.99
 """Level of the interval by which a neighbour is decided while a run goes on, and of the interval that it then keeps.

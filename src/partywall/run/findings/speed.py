@@ -29,7 +29,7 @@ import numpy as np
 
 from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.interval import Array
-from partywall.model.observation import Flags, Places
+from partywall.run.values.observation import Flags, Places
 
 _FAR = 5.0
 """A slot further than this many robust deviations from its treatment's median counts for its neighbours as if there."""

@@ -21,9 +21,9 @@ import numpy as np
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import holm, student_reach, student_tail
-from partywall.model.finding import Band, Cell, Effect
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.reliability import understated
+from partywall.run.values.finding import Band, Cell, Effect
 
 CHANCE = 0.05
 """In at most this share of runs, any effect that is named is chance. The only correction for the number of cells."""

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.model.finding import Band, Cell, CpuTime, Effect, Verdict
-from partywall.model.scenario import Goal
+from partywall.run.document.scenario import Goal
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.reliability import rough, understated
 from partywall.run.findings.states import isolation_of, latency_ratio_of, too_few
+from partywall.run.values.finding import Band, Cell, CpuTime, Effect, Verdict
 
 Judgement = tuple[Outcome, str]
 

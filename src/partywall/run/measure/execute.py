@@ -22,16 +22,17 @@ from partywall.events import Block, Doing, Emit, Left, Note
 from partywall.host import Host
 from partywall.host.label import Label
 from partywall.host.settings import held
-from partywall.model.finding import Precision
-from partywall.model.observation import STRADDLE_MAX, Observations
-from partywall.model.plan import Plan, Slot, Treatment, Trial
-from partywall.model.scenario import SWITCH_AFTER_NS, Timing
-from partywall.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
-from partywall.plan import extended, lay_out, order, shares, turns
+from partywall.run.document.scenario import SWITCH_AFTER_NS, Timing
 from partywall.run.measure.limiter import Limiter
 from partywall.run.measure.recorder import Recorder
-from partywall.run.measure.stage import MONITOR, Stage, staged
+from partywall.run.measure.stage import Stage, staged
+from partywall.run.plan import extended, lay_out, order, shares, turns
+from partywall.run.plan.pace import PLANNED, SLOW_SHARE, Forecast, Stretch, forecast
+from partywall.run.plan.settings import MONITOR
 from partywall.run.record import Blocks, RunDirectory, decided, observations_of
+from partywall.run.values.finding import Precision
+from partywall.run.values.observation import STRADDLE_MAX, Observations
+from partywall.run.values.plan import Plan, Slot, Treatment, Trial
 from partywall.sandbox.clock import Looks
 from partywall.sandbox.own_threads import keep_on
 from partywall.session import Session

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from partywall.clock import Clock
-from partywall.model.evidence import VICTIM
-from partywall.model.plan import Slot
 from partywall.run.measure.stage import Stage
+from partywall.run.values.evidence import VICTIM
+from partywall.run.values.plan import Slot
 from partywall.sandbox.document import Limits
 
 

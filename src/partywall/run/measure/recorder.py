@@ -15,13 +15,13 @@ from partywall.agent.metric import Extractor
 from partywall.clock import Clock
 from partywall.errors import TrialError
 from partywall.events import Counters
-from partywall.model.evidence import VICTIM, Counter
-from partywall.model.observation import Observations
-from partywall.model.plan import Slot
 from partywall.run.measure.stage import Stage
 from partywall.run.record.evidence import metric_rows, metrics
 from partywall.run.record.observe import Block, Samples, Window, observe
 from partywall.run.record.pending import Pending
+from partywall.run.values.evidence import VICTIM, Counter
+from partywall.run.values.observation import Observations
+from partywall.run.values.plan import Slot
 from partywall.sandbox.clock import Looks
 
 # If its slices are missing this long after a block's end, the victim counts as stuck.

@@ -10,11 +10,11 @@ from partywall.host import Host, block, install
 from partywall.host.label import WORK_ROOT
 from partywall.host.settings import held as settings
 from partywall.host.settings import idle
-from partywall.model import factors
-from partywall.model.plan import Plan
-from partywall.model.scenario import Scenario
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.requirements import brings, sandboxes, workloads
 from partywall.run.plan.room import check_disk, check_guest_memory, check_kernels, check_node_memory
+from partywall.run.values.plan import Plan
 from partywall.sandbox import cgroups, needs, qemu
 from partywall.sandbox.document import Sandbox
 from partywall.sandbox.libvirt import needs as libvirt_needs

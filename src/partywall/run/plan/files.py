@@ -8,7 +8,7 @@ from typing import Any
 
 from partywall import units
 from partywall.errors import Problem, UsageError
-from partywall.model.scenario import Scenario, Workload
+from partywall.run.document.scenario import Scenario, Workload
 from partywall.run.plan.requirements import workloads
 from partywall.sandbox import own_files
 from partywall.sandbox.document import FILES_BYTES_MAX, File

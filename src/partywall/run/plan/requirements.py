@@ -7,8 +7,8 @@ from typing import Any
 
 from partywall import units
 from partywall.errors import UsageError
-from partywall.model import factors
-from partywall.model.scenario import Scenario, Workload
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario, Workload
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.document import Sandbox
 from partywall.sandbox.needs import Wanted

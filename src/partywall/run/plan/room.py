@@ -11,9 +11,9 @@ from partywall.agent import memory
 from partywall.agent.catalogue import shipped
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.host import Host, memory_nodes
-from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Workload
-from partywall.run.measure.stage import keeps_files, switches_disk
+from partywall.run.document.scenario import Workload
+from partywall.run.plan.settings import keeps_files, switches_disk
+from partywall.run.values.plan import Plan, Trial
 from partywall.sandbox import qemu
 from partywall.sandbox.document import Disk
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from partywall.core.arrow import values
-from partywall.model.observation import Flags, Objects, Times
-from partywall.model.scenario import SWITCH_AFTER_NS
+from partywall.run.document.scenario import SWITCH_AFTER_NS
 from partywall.run.record.observe import Columns
+from partywall.run.values.observation import Flags, Objects, Times
 
 KIND = "block_done"
 BEGIN = f'{{"kind": "{KIND}"'.encode()

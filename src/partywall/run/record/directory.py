@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from partywall.core.record import Record, decode, first_line
 from partywall.errors import UsageError
-from partywall.model.plan import Plan
 from partywall.run.record import blocks, event
 from partywall.run.record.blocks import Blocks
 from partywall.run.record.pending import Pending, compact
+from partywall.run.values.plan import Plan
 
 T = TypeVar("T")
 

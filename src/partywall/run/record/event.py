@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from partywall.model.evidence import Counter
-from partywall.model.plan import Slot
+from partywall.run.values.evidence import Counter
+from partywall.run.values.plan import Slot
 
 
 class _OfTrial(BaseModel):

@@ -18,13 +18,13 @@ from partywall.agent.metric import Extractor
 from partywall.core.arrow import values
 from partywall.core.stats.histogram import Numbers
 from partywall.errors import Problem, UsageError
-from partywall.model.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
-from partywall.model.observation import Observations, Times
-from partywall.model.plan import Trial
 from partywall.run.record.blocks import Blocks
 from partywall.run.record.directory import RunDirectory
 from partywall.run.record.observe import Columns, Samples, Thread, Track, observed, track
 from partywall.run.record.pending import OUTPUT, SAMPLES, SLICES, USAGE, table
+from partywall.run.values.evidence import VICTIM, AgentFacts, Counter, Evidence, Readings, SlicePoint, Unread
+from partywall.run.values.observation import Observations, Times
+from partywall.run.values.plan import Trial
 
 # Number of blocks of a trial whose slices are drawn: enough to show switching, few enough for a page.
 TIMELINE_BLOCKS = 12

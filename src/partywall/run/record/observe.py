@@ -15,10 +15,19 @@ from typing import Any
 import numpy as np
 
 from partywall.core.stats.histogram import Histogram, Numbers
-from partywall.model.evidence import VICTIM, Counter
-from partywall.model.observation import CounterTable, Flags, Latencies, Objects, Observations, Places, Times, Values
-from partywall.model.plan import Slot, Treatment, Trial
-from partywall.model.scenario import SWITCH_AFTER_NS
+from partywall.run.document.scenario import SWITCH_AFTER_NS
+from partywall.run.values.evidence import VICTIM, Counter
+from partywall.run.values.observation import (
+    CounterTable,
+    Flags,
+    Latencies,
+    Objects,
+    Observations,
+    Places,
+    Times,
+    Values,
+)
+from partywall.run.values.plan import Slot, Treatment, Trial
 
 # Share of a window that slices must cover for a rate to be known.
 COVERED_SHARE = 0.8

@@ -26,9 +26,6 @@ from partywall.core.report.charts import (
     titled,
 )
 from partywall.core.report.wording import levels_text
-from partywall.model import finding
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Curve, Findings
 from partywall.run.report import series
 from partywall.run.report.figures import latency_of
 from partywall.run.report.matrix import (
@@ -42,6 +39,9 @@ from partywall.run.report.matrix import (
     treatment_title,
     victim_title,
 )
+from partywall.run.values import finding
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Cell, Curve, Findings
 
 HARM = {
     Severity.GAIN: "#9ecae1",

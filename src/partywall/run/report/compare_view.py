@@ -11,9 +11,9 @@ from rich.text import Text
 from partywall import units
 from partywall.core.report import figures
 from partywall.core.stats.estimate import Outcome
-from partywall.model.comparison import NAMED, Change, ComparedCell, Comparison
-from partywall.model.finding import Effect
 from partywall.run.report.matrix import Severity
+from partywall.run.values.comparison import NAMED, Change, ComparedCell, Comparison
+from partywall.run.values.finding import Effect
 
 MARKS = {
     Change.WORSE: "▼ worse",

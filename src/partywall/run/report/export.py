@@ -15,11 +15,11 @@ import pyarrow as pa
 from partywall.core.report import latency
 from partywall.core.report.files import Files, parquet
 from partywall.core.stats.histogram import bucket_bounds
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Findings
-from partywall.model.observation import Latencies, Observations, Values
 from partywall.run.report import charts, html, terminal
 from partywall.run.report.rows import row_of
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Findings
+from partywall.run.values.observation import Latencies, Observations, Values
 
 Run = tuple[Findings, Evidence]
 

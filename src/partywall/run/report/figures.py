@@ -8,8 +8,8 @@ from typing import Any
 from partywall.core.report.figures import Scale, scale_of_kernel
 from partywall.core.report.wording import interval
 from partywall.core.stats.estimate import Estimate
-from partywall.model.evidence import Counter
-from partywall.model.scenario import Victim
+from partywall.run.document.scenario import Victim
+from partywall.run.values.evidence import Counter
 
 
 def scale_of(victim: Victim, kernels: Mapping[str, Mapping[str, Any]]) -> Scale:

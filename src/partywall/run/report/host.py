@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partywall import units
-from partywall.model.evidence import VICTIM, Evidence
+from partywall.run.values.evidence import VICTIM, Evidence
 
 
 def own_files(evidence: Evidence) -> Iterator[tuple[str, str]]:

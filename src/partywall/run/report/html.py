@@ -22,10 +22,6 @@ from partywall import units
 from partywall.agent.catalogue import Warn
 from partywall.core.report import figures, host, page
 from partywall.core.stats.estimate import Estimate
-from partywall.model.evidence import Counter, Evidence
-from partywall.model.finding import Cause, Cell, Effect, Findings, Verdict
-from partywall.model.observation import Observation
-from partywall.model.plan import Trial
 from partywall.run.report import charts, series
 from partywall.run.report.advice import ADVICE, Advice
 from partywall.run.report.figures import latency_of, reading
@@ -47,6 +43,10 @@ from partywall.run.report.matrix import (
     uncontrolled,
     victim_title,
 )
+from partywall.run.values.evidence import Counter, Evidence
+from partywall.run.values.finding import Cause, Cell, Effect, Findings, Verdict
+from partywall.run.values.observation import Observation
+from partywall.run.values.plan import Trial
 
 MAX_SLOTS = 20_000
 """Most slots that a page lists.

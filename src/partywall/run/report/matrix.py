@@ -8,7 +8,7 @@ from enum import Enum
 from partywall.agent.catalogue import Warn
 from partywall.core.report import figures
 from partywall.core.report.wording import levels_text
-from partywall.model.finding import BASELINE, Band, Cell, Effect, Findings
+from partywall.run.values.finding import BASELINE, Band, Cell, Effect, Findings
 
 Key = tuple[str, str, float, str]
 
@@ -218,7 +218,7 @@ def _heading(cell: Cell) -> tuple[str, str]:
         return "null (A/A)", cell.label.partition(", ")[2]
     if cell.role == "limit" or cell.aggressor is None:
         return cell.label, ""
-    # An aggressor whose only intensity is 1 is labelled by its name, see `partywall.plan.make`.
+    # An aggressor whose only intensity is 1 is labelled by its name, see `partywall.run.plan.make`.
     label, _, limits = cell.label.partition(", ")
     varied = label != cell.aggressor and cell.intensity is not None
     at = f"at {figures.bare_percent(cell.intensity or 0.0)}" if varied else ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from partywall.core.stats.estimate import Estimate
-from partywall.model.finding import Cell, Findings
 from partywall.run.report.matrix import emulated
+from partywall.run.values.finding import Cell, Findings
 
 
 def row_of(cell: Cell, findings: Findings) -> dict[str, Any]:

@@ -16,11 +16,11 @@ import numpy as np
 from partywall.core.report import figures, latency
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.histogram import Histogram
-from partywall.model.evidence import Evidence, SlicePoint
-from partywall.model.finding import Cell
-from partywall.model.observation import Observations, Values
-from partywall.model.plan import Trial
 from partywall.run.report.figures import scale_of as scale_of_victim
+from partywall.run.values.evidence import Evidence, SlicePoint
+from partywall.run.values.finding import Cell
+from partywall.run.values.observation import Observations, Values
+from partywall.run.values.plan import Trial
 
 MAX_SLICES = 1500
 """Most slices of one trial in a page. Beyond that, whole blocks are evenly left out, and the page says so."""

@@ -17,8 +17,6 @@ from partywall import units
 from partywall.core.report import figures
 from partywall.core.report.page import BADGES
 from partywall.core.stats.estimate import Outcome
-from partywall.model.evidence import Evidence
-from partywall.model.finding import Cell, Effect, Findings
 from partywall.run.report.html import goal_text, warned
 from partywall.run.report.matrix import (
     LIMIT_COLUMNS,
@@ -35,6 +33,8 @@ from partywall.run.report.matrix import (
     severity,
     severity_words,
 )
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import Cell, Effect, Findings
 
 STYLES = {
     Severity.NONE: "dim",

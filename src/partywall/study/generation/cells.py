@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partywall.agent.memory_check import Checks
+from partywall.core.design import rounds
 from partywall.core.document.formats import validated
 from partywall.core.report.latency import known_quantiles
 from partywall.core.stats.rounds import student
@@ -23,6 +24,7 @@ from partywall.errors import TrialError
 from partywall.load import check, monitors
 from partywall.load.availability import availability
 from partywall.load.compiling import program as compiled
+from partywall.load.document import Generator, Step, Think
 from partywall.load.health import Health
 from partywall.load.lasting import for_guest
 from partywall.load.measure import GENERATOR, GUESTS_HOST, SERVER, Monitor, PreparedLoad, Setup
@@ -30,8 +32,6 @@ from partywall.load.overhead import Pair
 from partywall.load.record import Readings, sample_rows
 from partywall.load.second import SECOND_NS, Second, Timing
 from partywall.load.tomcat import Service
-from partywall.model.load_plan import Generator, Step, Think
-from partywall.plan import rounds
 from partywall.sandbox import Spent
 from partywall.sandbox.slow_disk import SlowDisk
 from partywall.study import paper, papers

@@ -23,7 +23,7 @@ from partywall.host import Host
 from partywall.host.label import Label
 from partywall.load import overhead, tomcat
 from partywall.load.second import SECOND_NS
-from partywall.model.scenario import Scenario
+from partywall.run.document.scenario import Scenario
 from partywall.run.plan.checks import check_host
 from partywall.sandbox import qemu, reaper, slow_disk, ssh
 from partywall.sandbox.lab import GUEST_BYTES

@@ -11,9 +11,9 @@ from partywall.core.document.explain import Mistake
 from partywall.errors import Problem, UsageError
 from partywall.load import tomcat
 from partywall.load.check import wrong_generator
-from partywall.model.load_plan import Generator
-from partywall.model.scenario import Scenario
-from partywall.scenario.check import wrong_address
+from partywall.load.document import Generator
+from partywall.run.document.scenario import Scenario
+from partywall.sandbox.ssh.address import wrong_address
 from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.model import Cell, Study
 

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from partywall.load.document import Step
 from partywall.load.monitors import FIGURES
-from partywall.model.load_plan import Step
 from partywall.study.document import Length, Machines
 from partywall.values import Bytes, BytesPerSecond, DurationNs, Frozen, Name
 

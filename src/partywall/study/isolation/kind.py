@@ -19,6 +19,7 @@ from partywall import processor, units
 from partywall.agent.catalogue import shipped
 from partywall.core import here
 from partywall.core.capability import Outline
+from partywall.core.design import shuffled
 from partywall.core.document.formats import validated
 from partywall.core.report import figures
 from partywall.core.stats.estimate import Estimate
@@ -26,16 +27,15 @@ from partywall.errors import CapabilityError, Problem, TrialError, UsageError
 from partywall.events import Block, Broken, Doing, Emit, Event, Left, Note
 from partywall.host import Host
 from partywall.host.settings import governor, held, idle
-from partywall.model import factors
-from partywall.model.finding import BASELINE, Cell
-from partywall.model.plan import Plan, Trial
-from partywall.model.scenario import Scenario
-from partywall.pace import NULL
-from partywall.plan import Topology, shuffled
-from partywall.plan import make as make_plan
-from partywall.plan.placement import topologies_elsewhere, topology_of
 from partywall.run import stages
+from partywall.run.check import loads
+from partywall.run.document import factors
+from partywall.run.document.scenario import Scenario
+from partywall.run.plan import Topology
+from partywall.run.plan import make as make_plan
 from partywall.run.plan.files import check_files, with_files
+from partywall.run.plan.pace import NULL
+from partywall.run.plan.placement import topologies_elsewhere, topology_of
 from partywall.run.plan.requirements import (
     commands,
     measured_facts,
@@ -48,9 +48,10 @@ from partywall.run.plan.room import check_disk
 from partywall.run.record import RunDirectory
 from partywall.run.report.figures import scale_of
 from partywall.run.report.rows import row_of
+from partywall.run.values.finding import BASELINE, Cell
+from partywall.run.values.plan import Plan, Trial
 from partywall.sandbox.backends import BACKENDS
 from partywall.sandbox.elsewhere import other_machines
-from partywall.scenario import loads
 from partywall.study import paper as model_paper
 from partywall.study import papers
 from partywall.study.document import BoardEntry, Section, StudyReport, StudyRequest

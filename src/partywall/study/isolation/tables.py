@@ -17,10 +17,10 @@ import numpy as np
 
 from partywall.core.stats.estimate import Emulated, Estimate
 from partywall.core.stats.interval import FEWEST, mean_interval
-from partywall.model.evidence import Evidence
-from partywall.model.finding import BASELINE, Band, Cell, Findings
-from partywall.model.plan import Treatment, Trial
 from partywall.run.findings import series
+from partywall.run.values.evidence import Evidence
+from partywall.run.values.finding import BASELINE, Band, Cell, Findings
+from partywall.run.values.plan import Treatment, Trial
 from partywall.study.isolation.model import ALONE, Board, Setting, Shown
 from partywall.study.paper import Measured, Paired, PaperTable, Place
 

@@ -19,9 +19,9 @@ from typing import Any
 from partywall import units
 from partywall.agent.client import AgentClient
 from partywall.clock import Clock, Monotonic
+from partywall.core.design import rounds
 from partywall.core.document.formats import validated
 from partywall.errors import TrialError
-from partywall.plan import rounds
 from partywall.sandbox.clock import STEERED_PPB
 from partywall.sandbox.lab import BOOT_S, LINK_LATENCY, Lab, ip, lab, tenant
 from partywall.study.path.model import Cell, Extent, Size, Study

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
+from partywall.core.design import rounds
 from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
 from partywall.guard.measure.flatten import flatten
 from partywall.guard.measure.resolve import resolve
 from partywall.guard.measure.run import keep
-from partywall.plan import rounds
 from partywall.sandbox.lab import Counted, Lab, lab, sender
 from partywall.study.policies.model import Cell, Extent, Part, Rate, Study, Turn
 from partywall.study.promises.lab import Class, htb

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from partywall.agent.client import AgentClient
+from partywall.core.design import rounds
 from partywall.core.document.formats import validated
 from partywall.errors import TrialError
 from partywall.events import Doing, Emit, Left
@@ -22,7 +23,6 @@ from partywall.guard.measure.flatten import flatten
 from partywall.guard.measure.resolve import resolve
 from partywall.guard.measure.run import Kept, keep
 from partywall.guard.measure.source import AtSource
-from partywall.plan import rounds
 from partywall.sandbox.lab import BOOT_S, LINK_BURST, LINK_LATENCY, Lab, ip, lab, sender, tc
 from partywall.sandbox.networks import NETNS
 from partywall.study.promises import delay

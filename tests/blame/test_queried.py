@@ -1,0 +1,104 @@
+"""A victim that Prometheus watches. A server here stands for it, with answers as Prometheus's API gives them."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from partywall.blame.job import BlameJob
+from partywall.blame.measure import queried
+from partywall.errors import UsageError
+
+TARGETS = {"activeTargets": [{"scrapeInterval": "1s"}, {"scrapeInterval": "1m30s"}, {"scrapeInterval": "?"}]}
+
+
+def vector(*values: object) -> dict[str, object]:
+    return {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, str(value)]} for value in values]}
+
+
+@contextlib.contextmanager
+def prometheus(answers: dict[str, tuple[int, object]]) -> Iterator[str]:
+    """A server. answers: status and content by the last word of the path; changing them changes what it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = answers[self.path.partition("?")[0].rpartition("/")[2]]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def good(data: object) -> tuple[int, object]:
+    return 200, {"status": "success", "data": data}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (good(vector()), "has 0 series; nothing matches it now"),
+        (good(vector(1, 2)), r"has 2 series; choose one by its labels, or add them up with sum\(…\)"),
+        (good(vector("NaN")), "is not a number now"),
+        (good({"resultType": "matrix", "result": []}), "has matrix result, and no single number"),
+        ((400, {"status": "error", "error": "parse error"}), "refuses the query: parse error"),
+        ((502, "no"), "answered with status 502"),
+        ((200, ["no"]), "does not answer as Prometheus does"),
+    ],
+)
+def test_a_query_without_one_number_is_refused_in_words(answer: tuple[int, object], said: str):
+    with prometheus({"query": answer, "targets": good(TARGETS)}) as url, pytest.raises(UsageError, match=said):
+        queried.check(BlameJob(prometheus=url, query="x"))
+
+
+def test_a_server_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match=r"does not answer as Prometheus does: .*refused"):
+        queried.check(BlameJob(prometheus="http://127.0.0.1:9", query="x"))
+
+
+def test_pulses_shorter_than_two_scrapes_are_refused():
+    with prometheus({"query": good(vector(1)), "targets": good(TARGETS)}) as url:
+        with pytest.raises(UsageError, match="pulses of 100 ms are shorter than 2 scrapes") as error:
+            queried.check(BlameJob(prometheus=url, query="x"))
+        assert "--pulse 3min" in error.value.problems[0].remedy
+        queried.check(BlameJob(prometheus=url, query="x", pulse_ns=180 * 10**9))
+
+
+def test_a_value_is_followed_and_its_loss_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(queried, "EVERY_S", 0.01)
+    answers = {"query": good(vector(5)), "targets": good({"activeTargets": []})}
+    with prometheus(answers) as url:
+        job = BlameJob(prometheus=url, query="up", smaller_is_better=True)
+        with queried.started(job) as victim:
+
+            def rate() -> float | None:
+                before, _ = victim.read(time.monotonic_ns()), time.sleep(0.05)
+                return victim.rate(before, victim.read(time.monotonic_ns()))
+
+            assert rate() == pytest.approx(0.2)
+            answers["query"] = good({"resultType": "scalar", "result": [1.0, "2"]})
+            time.sleep(0.2)
+            assert rate() == pytest.approx(0.5)
+            assert not victim.ended()
+            answers["query"] = (503, {"error": "going down"})
+            deadline = time.monotonic() + 10
+            while not victim.ended():
+                assert time.monotonic() < deadline, "its loss was not told"
+                time.sleep(0.01)
+            assert "going down" in victim.ended()
+            assert rate() is None

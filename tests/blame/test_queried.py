@@ -63,27 +63,27 @@ def good(data: object) -> tuple[int, object]:
 )
 def test_a_query_without_one_number_is_refused_in_words(answer: tuple[int, object], said: str):
     with prometheus({"query": answer, "targets": good(TARGETS)}) as url, pytest.raises(UsageError, match=said):
-        queried.check(BlameJob(prometheus=url, query="x"))
+        queried.check(BlameJob(prometheus_url=url, query="x"))
 
 
 def test_a_server_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match=r"does not answer as Prometheus does: .*refused"):
-        queried.check(BlameJob(prometheus="http://127.0.0.1:9", query="x"))
+        queried.check(BlameJob(prometheus_url="http://127.0.0.1:9", query="x"))
 
 
 def test_pulses_shorter_than_two_scrapes_are_refused():
     with prometheus({"query": good(vector(1)), "targets": good(TARGETS)}) as url:
         with pytest.raises(UsageError, match="pulses of 100 ms are shorter than 2 scrapes") as error:
-            queried.check(BlameJob(prometheus=url, query="x"))
+            queried.check(BlameJob(prometheus_url=url, query="x"))
         assert "--pulse 3min" in error.value.problems[0].remedy
-        queried.check(BlameJob(prometheus=url, query="x", pulse_ns=180 * 10**9))
+        queried.check(BlameJob(prometheus_url=url, query="x", pulse_ns=180 * 10**9))
 
 
 def test_a_value_is_followed_and_its_loss_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(queried, "EVERY_S", 0.01)
     answers = {"query": good(vector(5)), "targets": good({"activeTargets": []})}
     with prometheus(answers) as url:
-        job = BlameJob(prometheus=url, query="up", smaller_is_better=True)
+        job = BlameJob(prometheus_url=url, query="up", smaller_is_better=True)
         with queried.started(job) as victim:
 
             def rate() -> float | None:

@@ -112,6 +112,13 @@ WRONG: list[tuple[str, str, str]] = [
     ("blame --group", "/none", "there is no cgroup /none"),
     ("blame --log", "/none", "/none cannot be read"),
     ("blame --log /dev/null --latency", "(", "'(' is not a regular expression"),
+    ("blame --victim a --latency-key", "x", "needs --log"),
+    ("blame --victim a --metric", "(", "'(' is not a regular expression"),
+    ("blame --probe", "x", "there is no probe 'x'"),
+    ("blame --probe integer --cpus", "x", "'x' is not a list of CPUs"),
+    ("blame --url", "x", "'x' is no URL"),
+    ("blame --url http://127.0.0.1:9 --users", "0", "must be at least 1, not 0"),
+    ("blame --query up --prometheus-url", "x", "'x' is no URL"),
     ("blame --victim a --lever", "x", "must be cpu, disk or freeze, not 'x'"),
     ("blame --victim a --device", "x", "'x' is not the number of a disk"),
     ("watch --for", "0s", "must be greater than 0, not 0s"),
@@ -205,6 +212,8 @@ ELSEWHERE = {
     "report --format",
     # Any name.
     "blame --never",
+    # Any expression: tests of queries have wrong ones.
+    "blame --query",
 }
 
 

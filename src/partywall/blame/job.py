@@ -32,7 +32,7 @@ NEVER = (
 """Groups that are never touched, by the name of the last part of their path without `.service`."""
 
 
-VICTIMS = ("victim", "probe", "url", "prometheus", "log", "pid", "group")
+VICTIMS = ("victim", "probe", "url", "prometheus_url", "log", "pid", "group")
 """The options of which one says what is slow."""
 
 
@@ -40,12 +40,16 @@ BELONG = (
     ("latency", ("log",), "only lines of a log have one"),
     ("latency_key", ("log",), "only lines of a log have one"),
     ("metric", ("victim",), "it is read from what the command prints"),
-    ("query", ("prometheus",), "it is what this server is asked"),
-    ("prometheus", ("query",), "it says what to ask"),
+    ("query", ("prometheus_url",), "it is what this server is asked"),
+    ("prometheus_url", ("query",), "it says what to ask"),
     ("cpus", ("probe", "url"), "only these are started on CPUs of your choice"),
     ("smaller_is_better", ("metric", "query"), "only these state a number"),
 )
 """Options that need one of others, and why."""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def until_ns(text: str, now: datetime.datetime) -> int:
@@ -107,10 +111,10 @@ class BlameJob(Job):
     cpus: Annotated[str, Option("CPUs of the probe or users, such as 0-3. Default: any.")] = ""
     url: Annotated[str, Option("A URL that virtual users request again and again: how many responses a second?")] = ""
     users: Annotated[int, Field(ge=1, le=10_000), Option("With --url: the number of users.")] = 1
-    prometheus: Annotated[
+    prometheus_url: Annotated[
         str, Option("A Prometheus server, such as http://localhost:9090; needs --query.", page="")
     ] = ""
-    query: Annotated[str, Option("With --prometheus: an expression that has one value.", page="")] = ""
+    query: Annotated[str, Option("With --prometheus-url: an expression that has one value.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
     group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
     log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
@@ -148,13 +152,14 @@ class BlameJob(Job):
         """What is wrong with options of one victim."""
         for name, needed, why in BELONG:
             if getattr(self, name) and not any(getattr(self, each) for each in needed):
-                yield f"--{name.replace('_', '-')} needs --{' or --'.join(needed)}: {why}"
+                yield f"{_flag(name)} needs {' or '.join(map(_flag, needed))}: {why}"
         if self.latency and self.latency_key:
             yield "--latency or --latency-key: give one, for a line has one latency"
         if self.users != 1 and not self.url:
             yield "--users needs --url: only a URL has users"
-        if self.prometheus and not self.prometheus.startswith(("http://", "https://")):
-            yield f"--prometheus: {self.prometheus!r} is no URL; give for example http://localhost:9090"
+        for name, example in (("url", "http://localhost/"), ("prometheus_url", "http://localhost:9090")):
+            if (text := getattr(self, name)) and not text.startswith(("http://", "https://")):
+                yield f"{_flag(name)}: {text!r} is no URL; give for example {example}"
         if self.cpus:
             try:
                 units.parse_cpus(self.cpus)
@@ -165,7 +170,7 @@ class BlameJob(Job):
         given = [name for name in VICTIMS if getattr(self, name)]
         if len(given) != 1:
             said = "no victim is given" if not given else "more than one victim is given"
-            yield f"{said}: give one of {', '.join(f'--{name}' for name in VICTIMS)}"
+            yield f"{said}: give one of {', '.join(map(_flag, VICTIMS))}"
         yield from self._belongs()
         if self.lever == "disk" and not self.device:
             yield "--lever disk needs a disk: give its number, such as --device 8:0"

@@ -25,7 +25,7 @@ SCRAPES = 2
 """A pulse lasts for at least this many scrapes, so that one of them is all within it."""
 SILENT = 20
 """After this many failures in a row, it counts as gone."""
-KEY = "--prometheus"
+KEY = "--prometheus-url"
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -72,15 +72,15 @@ class Queried(Stated):
 def started(job: BlameJob) -> Iterator[Queried]:
     """The victim of a job. UsageError if its query has no single number, or if pulses are too short for it."""
     check(job)
-    with Queried(job.prometheus, job.query, is_slowness=job.smaller_is_better) as victim:
+    with Queried(job.prometheus_url, job.query, is_slowness=job.smaller_is_better) as victim:
         yield victim
 
 
 def check(job: BlameJob) -> None:
     """UsageError if the query has no single number now, or if pulses are shorter than scrapes allow."""
     try:
-        value_of(job.prometheus, job.query)
-        interval_s = scrape_interval_s(job.prometheus)
+        value_of(job.prometheus_url, job.query)
+        interval_s = scrape_interval_s(job.prometheus_url)
     except FailedError as error:
         raise UsageError(Problem(str(error), "try it in Prometheus's own page first", key=KEY)) from None
     least_ns = round(SCRAPES * interval_s * 1e9)

@@ -257,7 +257,7 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
 
         with at_work.started(job, host) as victim:
             yield victim
-    elif job.prometheus:
+    elif job.prometheus_url:
         from partywall.blame.measure import queried  # noqa: PLC0415
 
         with queried.started(job) as victim:

@@ -16,9 +16,9 @@ SCENARIO = """\
 partywall: 1
 name: small
 victims:
-  api: {probe: cpu-integer}
+  api: {probe: integer}
 aggressors:
-  batch: {stressor: cpu-integer, intensity: [1]}
+  batch: {stressor: integer, intensity: [1]}
 budget: 3s
 """
 # A network whose only way out is an interface that counts. IPv6 would send packets by itself.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from labs.release import bill, manual, packages, wheels
@@ -165,3 +169,16 @@ def test_a_service_starts_a_command_that_there_is(unit: Path):
 
 def _locked() -> str:
     return (CLONE / "packaging/requirements.txt").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kernel", "code"), [("integer", 0), ("interger", 1)])
+def test_the_hook_for_commits_refuses_a_scenario_with_a_mistake(tmp_path: Path, kernel: str, code: int):
+    (hook,) = YAML(typ="safe").load(CLONE / ".pre-commit-hooks.yaml")
+    file = tmp_path / "small.partywall.yaml"
+    file.write_text(f"partywall: 1\nname: small\nvictims:\n  api: {{probe: {kernel}}}\n")
+    assert re.search(hook["files"], file.name)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    argv = [*shlex.split(hook["entry"]), str(file)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr

@@ -31,7 +31,8 @@ TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
 BENCHES := $(shell sed -n 's/^- bench: \(.*\)/benches\/\1.py/p' benches/claims.yaml | uniq)
 PEERS := fio stress-ng mbw sysbench iperf3 strace nginx-light wrk apache2-utils tomcat10-common default-jre-headless \
-    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs postgresql gcc
+    openipmi ipmitool nut-server nut-client openssh-client openssh-server xfsprogs \
+    postgresql gcc mmdebstrap lintian rpm rpmlint qemu-user-static
 # Not in Debian, so kept out of the system.
 PEERS_OWN := benches/.peers
 LOCUST := locust==2.*
@@ -41,13 +42,17 @@ K6 := go.k6.io/k6@v1.8.1
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
+# What makes a release, in an environment of its own. The other machine's agent is built in a root of Debian's packages.
+RELEASE_TOOLS := packaging/.tools
+RELEASE_PACKAGES := mmdebstrap
+
 # $(call install,PACKAGES): those that are missing.
 define install
 @missing=$$(for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 endef
 
-.PHONY: help setup build wheel image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel release release-lock image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -60,6 +65,19 @@ wheel: setup ## build dist/partywall-VERSION-….whl: all of Partywall, the agen
 	@rm -rf dist
 	@$(VENV)/bin/hatchling build -t wheel -d dist
 	@ls dist/*.whl
+
+# RELEASE="--machine x86_64 --only deb13" narrows it down; --agents FOLDER takes agents that were built before.
+release: setup $(RELEASE_TOOLS)/.ready ## make all that is released, for x86-64 and aarch64, in dist/: wheels, source, deb, rpm (docs/install.md)
+	$(call install,$(RELEASE_PACKAGES))
+	$(PY) -m labs.release $(RELEASE)
+
+release-lock: $(RELEASE_TOOLS)/.ready ## choose the newest versions of all Python packages that the deb and the rpm bring
+	$(RELEASE_TOOLS)/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o packaging/requirements.txt
+
+$(RELEASE_TOOLS)/.ready: packaging/tools.txt
+	python3 -m venv $(RELEASE_TOOLS)
+	$(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 ENGINE ?= podman
 image: wheel ## build the container image partywall from the wheel (docs/container.md); ENGINE=docker: with Docker
@@ -152,7 +170,7 @@ fmt: setup ## format both halves
 	$(VENV)/bin/ruff format src tests benches labs hatch_build.py
 	$(VENV)/bin/ruff check --fix src tests benches labs hatch_build.py
 
-bench-setup: libvirt proxy ## install the programs that benchmarks need and compare with
+bench-setup: libvirt proxy $(RELEASE_TOOLS)/.ready ## install the programs that benchmarks need and compare with
 	$(call install,$(PEERS))
 	@command -v chromedriver >/dev/null || $(SUDO) apt-get install -y --no-install-recommends chromium chromium-driver || echo "no Chromium: benchmarks of the web page and of recorded loads need it" >&2
 	@[ -d $(PEERS_OWN)/node_modules/axe-core ] || npm install --silent --ignore-scripts --prefix $(PEERS_OWN) axe-core@4.14.1 || echo "no axe-core: web_access.py needs npm" >&2
@@ -196,7 +214,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/run/document/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
 
 clean: ## remove what was built
-	rm -rf $(VENV) agent/target src/partywall/_bin dist
+	rm -rf $(VENV) agent/target src/partywall/_bin dist build $(RELEASE_TOOLS)
 
 $(VENV)/.packages: pyproject.toml
 	@echo "setup: system packages, as far as they are missing (apt-get needs root; up to 300 MB with QEMU and clang)"

@@ -5,6 +5,7 @@ It does not build the agent: Cargo does, and `make wheel` runs both in order.
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 INSIDE = "partywall/_bin/partywall-agent"
+OTHER = "PARTYWALL_WHEEL_AGENT"
+"""Variable that names another agent than the one in the source tree, such as one for another machine."""
 # elf(5): where a 64-bit header has its machine and its program headers, and what we look for there.
 MACHINES = {62: "x86_64", 183: "aarch64"}
 PT_INTERP = 3
@@ -29,7 +32,7 @@ class AgentHook(BuildHookInterface[Any]):
         """Called by hatchling before it builds; version: "standard" or "editable"."""
         if version == "editable":
             return
-        agent = Path(self.root, "src", INSIDE)
+        agent = Path(os.environ.get(OTHER, Path(self.root, "src", INSIDE)))
         try:
             executable = agent.read_bytes()
             machine = static_machine(executable)

@@ -125,14 +125,15 @@ def main(options: Options) -> Outcome:
         if code:
             print(output)
             return Outcome("it cannot be installed", False)
-        passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG)
+        installed = ["venv/bin/partywall"]
+        passed, steps = use(folder, env, QUICK if options.quick else QUICK + LONG, installed)
         size_mib = wheel.stat().st_size / 2**20
     figure = f"built in {build_s:.1f} s ({size_mib:.1f} MiB), installed in {install_s:.0f} s, {passed} of {steps} pass"
     return Outcome(figure, passed == steps)
 
 
-def use(folder: Path, env: Mapping[str, str], steps: Sequence[Step]) -> tuple[int, int]:
-    """Runs the steps in order: (how many went well, how many there are)."""
+def use(folder: Path, env: Mapping[str, str], steps: Sequence[Step], installed: Sequence[str]) -> tuple[int, int]:
+    """Runs the steps in order, in a folder: (how many went well, how many there are). installed: starts Partywall."""
     (folder / "small.yaml").write_text(SCENARIO)
     (folder / "policy.yaml").write_text(POLICY)
     passed = 0
@@ -141,7 +142,7 @@ def use(folder: Path, env: Mapping[str, str], steps: Sequence[Step]) -> tuple[in
             print(f"partywall {' '.join(step.arguments)}: not tried: it needs root", flush=True)
             passed += 1
             continue
-        took_s, code, output = timed([*step.inside, "venv/bin/partywall", *step.arguments], folder, env)
+        took_s, code, output = timed([*step.inside, *installed, *step.arguments], folder, env)
         wrong = complaints(step, code, output)
         print(f"partywall {' '.join(step.arguments)}: {took_s:.1f} s: {', '.join(wrong) or 'good'}", flush=True)
         if wrong:

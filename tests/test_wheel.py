@@ -80,12 +80,14 @@ def test_the_wheel_is_for_machines_that_run_its_agent(wheel: zipfile.ZipFile):
     assert "Root-Is-Purelib: false" in wheel.read(info).decode()
 
 
+def clone_without_agent(folder: Path) -> None:
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src/partywall/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+
+
 def test_a_wheel_without_an_agent_is_refused_with_one_sentence(tmp_path: Path):
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    package = tmp_path / "src" / "partywall"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
+    clone_without_agent(tmp_path)
     done = build(tmp_path, tmp_path / "dist")
     assert done.returncode != 0
     (line,) = done.stderr.strip().splitlines()
@@ -94,8 +96,7 @@ def test_a_wheel_without_an_agent_is_refused_with_one_sentence(tmp_path: Path):
 
 
 def test_a_wheel_whose_agent_cannot_guard_or_trace_is_refused_with_one_sentence(tmp_path: Path):
-    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
+    clone_without_agent(tmp_path)
     agent = tmp_path / "src" / AGENT
     agent.parent.mkdir(parents=True)
     agent.write_bytes(executable(X86_64, LOADED))

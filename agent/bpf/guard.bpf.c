@@ -609,25 +609,24 @@ static __always_inline __u32 recalled(const struct limits *vif, __u64 packet)
 	return 0;
 }
 
-// Replaces the oldest entry. If two CPUs do this at once, each may evict one.
+// Puts the packet first. Entries before its own move back by one; if it has none, the oldest is dropped. If two CPUs do this
+// at once, each may evict one.
 static __always_inline void remember(const struct limits *vif, __u64 packet, __u32 leaf)
 {
 	struct fragments *place = place_of(vif, packet);
-	int at = 0;
+	__u64 moved = packet >> 16 << 16 | leaf;
 
 	if (!place)
 		return;
 #pragma unroll
-	for (; at < WAYS - 1; at++) {
-		if (is_of(place->known[at], packet))
+	for (int i = 0; i < WAYS; i++) {
+		__u64 known = place->known[i];
+
+		place->known[i] = moved;
+		if (is_of(known, packet))
 			break;
+		moved = known;
 	}
-#pragma unroll
-	for (int i = WAYS - 1; i > 0; i--) {
-		if (i <= at)
-			place->known[i] = place->known[i - 1];
-	}
-	place->known[0] = packet >> 16 << 16 | leaf;
 }
 
 static __always_inline __u32 classify(struct __sk_buff *skb, const struct limits *vif, const struct flow *flow,

@@ -17,7 +17,11 @@
 #include <bpf/bpf_helpers.h>
 
 #define PLACES 16
-#define FLOWS_KNOWN 4096
+#define KNOWN_SETS 2048
+#define KNOWN_WAYS 4
+// Addresses that a CPU may write for each record that it writes, 1 in so many, and how many it may write at once.
+#define RECORDS_AN_ADDRESS 8
+#define ADDRESSES_AT_ONCE 8192
 #define TRANSLATIONS 4
 
 #define KIND_WHOLE 0ull
@@ -59,12 +63,15 @@ struct count {
 	__u64 untraced;
 	__u64 met; // all packets, recorded or not
 	__u64 counted; // packets of traced flows, as segments on the wire
+	__u64 spare[3]; // so that each is in one cache line
 };
 
 // Per-CPU state shared by kernel and agent, in addition to the ring. Each cache line has a single writer, to avoid false sharing.
 struct cpu {
 	__u64 written;
-	__u64 unused[7];
+	// The number of records that has paid for all addresses written.
+	__u64 paid;
+	__u64 unused[6];
 	__u64 taken;
 	// Flows are skipped if the upper half of their hash is not below this.
 	__u64 sampled_below;
@@ -86,6 +93,8 @@ const volatile __u16 only_port = 0;
 const volatile __u64 only_high = 0;
 const volatile __u64 only_low = 0;
 const volatile __u32 translations = 0;
+// Whether packets are translated or left out by their addresses, ports or protocol.
+const volatile __u8 looks_at_addresses = 0;
 const volatile struct translation translated[TRANSLATIONS] = {};
 
 struct {
@@ -104,7 +113,8 @@ struct {
 	__type(value, struct cpu);
 } cpus SEC(".maps");
 
-// The addresses of each flow's hash. `known` holds flows that were seen recently, so that most packets need no look at them.
+// The addresses of each flow's hash. `known` holds flows that were seen recently, so that most packets need no look at them. There,
+// a flow is in one of the ways of its set, as the upper half of its hash.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -112,18 +122,27 @@ struct {
 	__type(value, struct tuple);
 } flows SEC(".maps");
 
+struct set {
+	__u32 flows[KNOWN_WAYS];
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FLOWS_KNOWN);
+	__uint(max_entries, KNOWN_SETS);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct set);
 } known SEC(".maps");
 
-struct packet {
-	struct tuple tuple;
+// What is known of a packet apart from its addresses.
+struct head {
 	__u64 tag;
 	__u32 length;
 	__u64 kind;
+};
+
+struct packet {
+	struct tuple tuple;
+	struct head head;
 };
 
 static __always_inline __u64 mixed(__u64 key)
@@ -165,14 +184,22 @@ static __always_inline void head_of(struct __sk_buff *skb, __u32 offset, __u32 l
 	}
 }
 
+// The number in a marked payload, or a hash of what a payload of this length begins with.
+static __always_inline __u64 datagram_tag(const __u64 *head, __u32 length, __u64 identification)
+{
+	if (head[0] == MARKER_MAGIC)
+		return bpf_be64_to_cpu(head[1]);
+	return mixed(mixed(head[0] + identification) ^ head[1] ^ (__u64)length << 48);
+}
+
 static __always_inline void hashed(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 more)
 {
 	__u64 head[2];
 
 	head_of(skb, offset, length, head);
-	p->tag = mixed(mixed(head[0] + more) ^ head[1] ^ (__u64)length << 48);
-	p->length = length;
-	p->kind = KIND_WHOLE;
+	p->head.tag = mixed(mixed(head[0] + more) ^ head[1] ^ (__u64)length << 48);
+	p->head.length = length;
+	p->head.kind = KIND_WHOLE;
 }
 
 static __always_inline int tcp(struct __sk_buff *skb, struct packet *p, __u32 offset, __u32 length, __u64 identification)
@@ -191,17 +218,17 @@ static __always_inline int tcp(struct __sk_buff *skb, struct packet *p, __u32 of
 	options = (void *)(header + 1);
 	if (header->doff >= 8 && (void *)(options + 2) <= end && options[0] == bpf_htonl(TIMESTAMP_LAYOUT))
 		stamp = bpf_ntohl(options[1]);
-	p->length = length - header_bytes;
-	if (p->length) {
-		p->tag = (__u64)stamp << 32 | bpf_ntohl(header->seq);
-		p->kind = KIND_RANGE;
+	p->head.length = length - header_bytes;
+	if (p->head.length) {
+		p->head.tag = (__u64)stamp << 32 | bpf_ntohl(header->seq);
+		p->head.kind = KIND_RANGE;
 	} else {
 		// Many acknowledgements share a sequence number.
 		__u64 numbers = (__u64)header->seq << 32 | header->ack_seq;
 		__u64 rest = (__u64)((__u32 *)header)[3] << 32 | stamp;
 
-		p->tag = mixed(mixed(numbers) ^ rest ^ identification << 16);
-		p->kind = KIND_WHOLE;
+		p->head.tag = mixed(mixed(numbers) ^ rest ^ identification << 16);
+		p->head.kind = KIND_WHOLE;
 	}
 	return 0;
 }
@@ -218,12 +245,9 @@ static __always_inline int udp(struct __sk_buff *skb, struct packet *p, __u32 of
 	p->tuple.to.port = header->dest;
 	length -= sizeof(*header);
 	head_of(skb, offset + sizeof(*header), length, head);
-	p->length = length;
-	p->kind = KIND_WHOLE;
-	if (head[0] == MARKER_MAGIC)
-		p->tag = bpf_be64_to_cpu(head[1]);
-	else
-		p->tag = mixed(mixed(head[0] + identification) ^ head[1] ^ (__u64)length << 48);
+	p->head.length = length;
+	p->head.kind = KIND_WHOLE;
+	p->head.tag = datagram_tag(head, length, identification);
 	return 0;
 }
 
@@ -351,86 +375,74 @@ static __always_inline int wanted(const struct tuple *t)
 
 // Whether a packet is recorded, which is the same at all hops. Data of TCP is chosen by its timestamp, which remains when segments are
 // cut and joined; without timestamps, all of it is.
-static __always_inline int is_chosen(const struct packet *p)
+static __always_inline int is_chosen(const struct head *h)
 {
-	__u64 key = p->kind == KIND_RANGE ? p->tag >> 32 : p->tag;
+	__u64 key = h->kind == KIND_RANGE ? h->tag >> 32 : h->tag;
 
 	return key * 0x9e3779b97f4a7c15ull >> 32 < recorded_below;
 }
 
 // Segments of a packet on the wire, which neither a card nor the receiver changes by splitting or joining. Guests do not set gso_segs.
-static __always_inline __u64 segments(const struct __sk_buff *skb, const struct packet *p)
+static __always_inline __u64 segments(const struct __sk_buff *skb, const struct head *h)
 {
 	if (!skb->gso_size)
 		return 1;
 	if (skb->gso_segs)
 		return skb->gso_segs;
-	return (p->length + (__u64)skb->gso_size - 1) / skb->gso_size;
+	return (h->length + (__u64)skb->gso_size - 1) / skb->gso_size;
 }
 
-static __always_inline void remember(__u64 flow, const struct tuple *t)
+// Whether a CPU may look for a flow's addresses, and write them. It costs several records, so with more flows than `known` holds, only
+// some packets pay for it. The addresses of a flow are then written later.
+static __always_inline int may_write(struct cpu *cpu)
 {
-	__u32 at = flow & (FLOWS_KNOWN - 1);
-	__u64 *last = bpf_map_lookup_elem(&known, &at);
+	__u64 paid = cpu->paid > cpu->written ? cpu->paid : cpu->written;
 
-	if (!last || *last == flow)
+	if (paid - cpu->written >= ADDRESSES_AT_ONCE * RECORDS_AN_ADDRESS)
+		return 0;
+	cpu->paid = paid + RECORDS_AN_ADDRESS;
+	return 1;
+}
+
+static __always_inline void remember(struct cpu *cpu, __u64 flow, const struct tuple *t)
+{
+	__u32 at = flow & (KNOWN_SETS - 1), name = flow >> 32;
+	struct set *set = bpf_map_lookup_elem(&known, &at);
+	__s64 found = 0;
+
+	if (!set)
 		return;
-	// Flows that share a slot take turns in it. To look one up costs a fraction of writing it.
-	if (bpf_map_lookup_elem(&flows, &flow) || !bpf_map_update_elem(&flows, &flow, t, BPF_ANY))
-		*last = flow;
+	// Negative if one is equal. The processor could not predict a branch for each way.
+#pragma unroll
+	for (int way = 0; way < KNOWN_WAYS; way++)
+		found |= (__s64)(set->flows[way] ^ name) - 1;
+	if (found < 0)
+		return;
+	// To look one up costs a fraction of writing it.
+	if (may_write(cpu) && (bpf_map_lookup_elem(&flows, &flow) || !bpf_map_update_elem(&flows, &flow, t, BPF_ANY)))
+		set->flows[cpu->written & (KNOWN_WAYS - 1)] = name;
 }
 
-// Inlined into the program of each place: with mitigations for speculative returns, a call would be a tenth of the cost.
-static __always_inline int trace(struct __sk_buff *skb, __u32 place)
+// Writes a record. Returns false if the ring is full.
+static __always_inline int record(struct cpu *cpu, struct count *count, __u32 place, __u64 flow, const struct head *h)
 {
-	__u32 number = bpf_get_smp_processor_id(), index;
-	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
-	struct packet p = {};
-	struct record *record;
-	struct count *count;
-	__u64 flow = 0, at;
-	int chosen;
-
-	if (!cpu)
-		return TC_ACT_UNSPEC;
-	count = &cpu->counts[place & (PLACES - 1)];
-	count->met++;
-	if (parsed(skb, place, &p) < 0) {
-		count->untraced++;
-		return TC_ACT_UNSPEC;
-	}
-	if (translations) {
-		translate(&p.tuple.from);
-		translate(&p.tuple.to);
-	}
-	if (!wanted(&p.tuple))
-		return TC_ACT_UNSPEC;
-	// A packet that is only counted needs no hash, unless flows are sampled.
-	chosen = is_chosen(&p);
-	if (chosen || cpu->sampled_below <= 0xffffffff)
-		flow = flow_of(&p.tuple);
-	if (flow >> 32 >= cpu->sampled_below)
-		return TC_ACT_UNSPEC;
-	count->counted += segments(skb, &p);
-	if (!chosen)
-		return TC_ACT_UNSPEC;
-
 	// tc runs with bottom halves off, so a CPU writes one record at a time. The agent refuses PREEMPT_RT, where this need not hold.
-	at = cpu->written;
+	__u64 at = cpu->written;
+	__u32 index = bpf_get_smp_processor_id() * ring_records + (at & (ring_records - 1));
+	struct record *record;
+
 	if (at - *(volatile __u64 *)&cpu->taken >= ring_records) {
 		count->lost++;
-		return TC_ACT_UNSPEC;
+		return 0;
 	}
-	index = number * ring_records + (at & (ring_records - 1));
 	record = bpf_map_lookup_elem(&rings, &index);
 	if (!record)
-		return TC_ACT_UNSPEC;
+		return 0;
 	record->flow = flow;
-	record->tag = p.tag;
-	record->what = p.length | p.kind << 32 | (__u64)place << 40;
+	record->tag = h->tag;
+	record->what = h->length | h->kind << 32 | (__u64)place << 40;
 	record->time_ns = bpf_ktime_get_ns();
 	count->recorded++;
-	remember(flow, &p.tuple);
 	// A reader that sees the new position must also see the record. If the processor keeps stores in order (STORES_IN_ORDER, see
 	// build.rs), only the compiler must not reorder them. Kernels before 5.12 have no exchange instruction, so this form loads there
 	// too. On other processors an exchange is a full barrier; an addition whose result is unused is not.
@@ -440,6 +452,125 @@ static __always_inline int trace(struct __sk_buff *skb, __u32 place)
 #else
 	__sync_lock_test_and_set(&cpu->written, at + 1);
 #endif
+	return 1;
+}
+
+// A packet is counted without a look at its addresses, unless flows are sampled, or addresses decide whether it is traced.
+static __always_inline int is_only_counted(const struct cpu *cpu, const struct head *h)
+{
+	return !is_chosen(h) && !looks_at_addresses && cpu->sampled_below > 0xffffffff;
+}
+
+static __always_inline void follow(struct __sk_buff *skb, struct cpu *cpu, struct count *count, __u32 place, struct tuple *t,
+				   const struct head *h)
+{
+	__u64 flow;
+
+	if (translations) {
+		translate(&t->from);
+		translate(&t->to);
+	}
+	if (!wanted(t))
+		return;
+	flow = flow_of(t);
+	if (flow >> 32 >= cpu->sampled_below)
+		return;
+	count->counted += segments(skb, h);
+	if (is_chosen(h) && record(cpu, count, place, flow, h))
+		remember(cpu, flow, t);
+}
+
+// The IP header of a plain packet, and its head: IPv4 without options, VLAN tags or fragments, and in it a datagram of 16 bytes or more,
+// or a segment with data and a timestamp. Nearly all packets are plain, and `parsed` takes several times as long to find the same.
+static __always_inline struct iphdr *plain(struct __sk_buff *skb, __u32 place, struct head *h)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 has_link_header = link_header[place & (PLACES - 1)], length;
+	struct iphdr *ip = data + (has_link_header ? sizeof(struct ethhdr) : 0);
+	__u32 *rest = (void *)(ip + 1);
+	__u64 *payload = (void *)(rest + 2);
+
+	// A segment's timestamp ends later than what is read of a payload.
+	if ((void *)(rest + 7) > end)
+		return 0;
+	if ((has_link_header ? *(__u16 *)(data + offsetof(struct ethhdr, h_proto)) : skb->protocol) != bpf_htons(ETH_P_IP))
+		return 0;
+	// A total length of 0 becomes one above all others.
+	length = bpf_ntohs(ip->tot_len) - sizeof(*ip);
+	if (*(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff) || length > 0xffff)
+		return 0;
+	if (ip->protocol == IPPROTO_UDP) {
+		h->length = length - sizeof(struct udphdr);
+		h->kind = KIND_WHOLE;
+		h->tag = datagram_tag(payload, h->length, ip->id);
+		return length < sizeof(struct udphdr) + 16 ? 0 : ip;
+	}
+	if (ip->protocol == IPPROTO_TCP) {
+		__u32 header_bytes = ((struct tcphdr *)rest)->doff * 4;
+
+		h->length = length - header_bytes;
+		h->kind = KIND_RANGE;
+		h->tag = (__u64)bpf_ntohl(rest[6]) << 32 | bpf_ntohl(rest[1]);
+		return header_bytes < 32 || length <= header_bytes || rest[5] != bpf_htonl(TIMESTAMP_LAYOUT) ? 0 : ip;
+	}
+	return 0;
+}
+
+static __always_inline void address(const struct iphdr *ip, struct tuple *t)
+{
+	const __u16 *ports = (const void *)(ip + 1);
+
+	t->from.low = 0xffff00000000ull | bpf_ntohl(ip->saddr);
+	t->to.low = 0xffff00000000ull | bpf_ntohl(ip->daddr);
+	t->from.port = ports[0];
+	t->to.port = ports[1];
+	t->protocol = ip->protocol;
+}
+
+// Not inlined, so that the code for plain packets stays together in the cache of instructions.
+static __attribute__((noinline)) int trace_other(struct __sk_buff *skb, __u32 place)
+{
+	__u32 number = bpf_get_smp_processor_id();
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+	struct packet p = {};
+	struct count *count;
+
+	if (!cpu)
+		return TC_ACT_UNSPEC;
+	count = &cpu->counts[place & (PLACES - 1)];
+	if (parsed(skb, place, &p) < 0)
+		count->untraced++;
+	else if (is_only_counted(cpu, &p.head))
+		count->counted += segments(skb, &p.head);
+	else
+		follow(skb, cpu, count, place, &p.tuple, &p.head);
+	return TC_ACT_UNSPEC;
+}
+
+// Inlined into the program of each place: with mitigations for speculative returns, a call would be a tenth of the cost.
+static __always_inline int trace(struct __sk_buff *skb, __u32 place)
+{
+	__u32 number = bpf_get_smp_processor_id();
+	struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+	struct count *count;
+	struct iphdr *ip;
+	struct head h;
+
+	if (!cpu)
+		return TC_ACT_UNSPEC;
+	count = &cpu->counts[place & (PLACES - 1)];
+	count->met++;
+	ip = plain(skb, place, &h);
+	if (!ip)
+		return trace_other(skb, place);
+	if (is_only_counted(cpu, &h)) {
+		count->counted += segments(skb, &h);
+	} else {
+		struct tuple t = {};
+
+		address(ip, &t);
+		follow(skb, cpu, count, place, &t, &h);
+	}
 	return TC_ACT_UNSPEC;
 }
 

@@ -67,6 +67,6 @@ mod tests {
         }
         let kinds = instructions().into_iter().filter(|instruction| instruction[0] == ATOMIC);
         let kinds: Vec<u32> = kinds.map(|instruction| u32::from_le_bytes(instruction[4..8].try_into().unwrap())).collect();
-        assert_eq!(kinds, [EXCHANGE; 16], "one in the program of each place, and no other");
+        assert_eq!(kinds, [EXCHANGE; 17], "one in the program of each place, one in what they share, and no other");
     }
 }

@@ -14,7 +14,7 @@ use partywall_sys::bpf::test_run;
 
 use crate::budget::{Price, ALL};
 use crate::error::TraceError;
-use crate::hop::{End, Hop, Settings};
+use crate::hop::{End, Hop, Only, Settings};
 use crate::record::{place, Raw, Tuple, TupleWords};
 use crate::rings::{Rings, PLACES};
 
@@ -257,6 +257,7 @@ fn load(object: &[u8], settings: &Settings, resolved: &[Resolved], cpus: usize, 
     let (protocol, port) = (only.protocol.unwrap_or(0), only.port.unwrap_or(0).to_be());
     let (count, translated) = translations(settings);
     let cpus = cpus as u32;
+    let looks_at_addresses = u8::from(only != Only::default() || count > 0);
     let recorded_below = ALL / u64::from(settings.one_in.get());
     EbpfLoader::new()
         .map_max_entries("rings", cpus * length)
@@ -264,6 +265,7 @@ fn load(object: &[u8], settings: &Settings, resolved: &[Resolved], cpus: usize, 
         .override_global("ring_records", &length, true)
         .override_global("recorded_below", &recorded_below, true)
         .override_global("link_header", &link_header, true)
+        .override_global("looks_at_addresses", &looks_at_addresses, true)
         .override_global("only_protocol", &protocol, true)
         .override_global("only_port", &port, true)
         .override_global("only_high", &high, true)
@@ -345,14 +347,72 @@ fn datagram() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::BTreeMap;
     use std::num::NonZeroU32;
 
-    use super::*;
-    use crate::hop::Only;
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
 
-    /// The same as `FLOWS_KNOWN` in the program.
-    const FLOWS_KNOWN: u64 = 4096;
+    use super::*;
+    use crate::rings::Count;
+
+    /// The same as `KNOWN_SETS` and `KNOWN_WAYS` in the program.
+    const KNOWN_SETS: u64 = 2048;
+    const KNOWN_WAYS: usize = 4;
+
+    /// The program for the first place, attached to nothing, and its maps.
+    struct Tried {
+        program: OwnedFd,
+        rings: Rings,
+        flows: HashMap<MapData, u64, TupleWords>,
+        _loaded: Ebpf,
+    }
+
+    impl Tried {
+        /// None, with a line on why, if eBPF cannot be loaded here.
+        fn new() -> Option<Self> {
+            let object = object("trace").map_err(|_| eprintln!("skipped: no eBPF in this build")).ok()?;
+            let (Ok(namespace), Ok(cpus)) = (Namespace::current(), aya::util::nr_cpus()) else {
+                eprintln!("skipped: no namespace");
+                return None;
+            };
+            let settings = Settings {
+                hops: vec![],
+                horizon_ns: 1,
+                report_ns: 1,
+                budget: None,
+                one_in: NonZeroU32::MIN,
+                only: Only::default(),
+                translations: vec![],
+                slowest: 0,
+                packets: 0,
+                ring_bytes: 1 << 20,
+            };
+            let resolved = Resolved { hop: 0, namespace, index: 1, link_header: true, only: None };
+            let length = ring_records(settings.ring_bytes, cpus);
+            let loaded = load(object, &settings, &[resolved], cpus, length);
+            let mut loaded = loaded.map_err(|why| eprintln!("skipped: loading eBPF: {why}")).ok()?;
+            let program = program(&mut loaded, 0).unwrap();
+            let rings = Rings::open(&mut loaded, cpus, length).unwrap();
+            rings.sample_below(ALL);
+            let flows = HashMap::try_from(loaded.take_map("flows").unwrap()).unwrap();
+            Some(Self { program, rings, flows, _loaded: loaded })
+        }
+
+        fn send(&self, packet: &[u8]) {
+            test_run(self.program.as_fd(), packet, 1).unwrap();
+        }
+
+        /// What is recorded of a packet, without its time, and how often it is counted.
+        fn seen(&mut self, packet: &[u8]) -> (Vec<[u64; 3]>, Count) {
+            self.rings.reset();
+            self.send(packet);
+            let mut records = Vec::new();
+            (0..self.rings.cpus()).for_each(|cpu| self.rings.drain(cpu, |Raw([_, rest @ ..])| records.push(rest)));
+            (records, self.rings.count(0))
+        }
+    }
 
     #[test]
     fn hooks_at_a_place_that_is_gone_are_gone_and_those_at_one_that_cannot_be_read_may_be_left() {
@@ -362,52 +422,136 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_share_a_slot_are_written_only_once() {
-        let Ok(object) = object("trace") else { return eprintln!("skipped: no eBPF in this build") };
-        let (Ok(namespace), Ok(cpus)) = (Namespace::current(), aya::util::nr_cpus()) else { return eprintln!("skipped: no namespace") };
-        let only = Only::default();
-        let settings = Settings {
-            hops: vec![],
-            horizon_ns: 1,
-            report_ns: 1,
-            budget: None,
-            one_in: NonZeroU32::MIN,
-            only,
-            translations: vec![],
-            slowest: 0,
-            packets: 0,
-            ring_bytes: 1 << 20,
-        };
-        let resolved = Resolved { hop: 0, namespace, index: 1, link_header: true, only: None };
-        let length = ring_records(settings.ring_bytes, cpus);
-        let Ok(mut loaded) = load(object, &settings, &[resolved], cpus, length) else { return eprintln!("skipped: loading eBPF") };
-        let tried = program(&mut loaded, 0).unwrap();
-        let rings = Rings::open(&mut loaded, cpus, length).unwrap();
-        rings.sample_below(ALL);
-        let mut flows: HashMap<_, u64, TupleWords> = HashMap::try_from(loaded.take_map("flows").unwrap()).unwrap();
-        let send = |port: u16| {
+    fn flows_that_share_a_set_are_written_only_once() {
+        let Some(mut tried) = Tried::new() else { return };
+        let send = |tried: &Tried, port: u16| {
             let mut packet = datagram();
             packet[34..36].copy_from_slice(&port.to_be_bytes());
-            test_run(tried.as_fd(), &packet, 1).unwrap();
+            tried.send(&packet);
         };
-        (1000..1600).for_each(send);
-        let mut slots = BTreeMap::<u64, Vec<(u64, u16)>>::new();
-        for (flow, words) in flows.iter().flatten() {
+        (1000..5000).for_each(|port| send(&tried, port));
+        let mut sets = BTreeMap::<u64, Vec<(u64, u16)>>::new();
+        for (flow, words) in tried.flows.iter().flatten() {
             let tuple = Tuple::from(words);
-            slots.entry(flow % FLOWS_KNOWN).or_default().push((flow, tuple.from.1.min(tuple.to.1)));
+            sets.entry(flow % KNOWN_SETS).or_default().push((flow, tuple.from.1.min(tuple.to.1)));
         }
-        assert_eq!(slots.values().map(Vec::len).sum::<usize>(), 600);
-        let [(marked, port), (_, other), ..] = slots.values().find(|shared| shared.len() > 1).unwrap()[..] else { unreachable!() };
-        flows.insert(marked, [0; 7], 0).unwrap();
-        for _ in 0..3 {
-            send(other);
-            send(port);
+        assert_eq!(sets.values().map(Vec::len).sum::<usize>(), 4000);
+        let shared = sets.values().find(|shared| shared.len() > KNOWN_WAYS).unwrap();
+        for (flow, _) in shared {
+            tried.flows.insert(flow, [0; 7], 0).unwrap();
         }
-        assert_eq!(flows.get(&marked, 0).unwrap(), [0; 7], "it was written again");
-        flows.remove(&marked).unwrap();
-        send(other);
-        send(port);
-        assert_eq!(Tuple::from(flows.get(&marked, 0).unwrap()).to.1.min(port), port);
+        let all = |tried: &Tried| shared.iter().cycle().take(5 * shared.len()).for_each(|(_, port)| send(tried, *port));
+        all(&tried);
+        for (flow, _) in shared {
+            assert_eq!(tried.flows.get(flow, 0).unwrap(), [0; 7], "it was written again");
+            tried.flows.remove(flow).unwrap();
+        }
+        all(&tried);
+        assert!(shared.iter().any(|(flow, _)| tried.flows.get(flow, 0).is_ok()), "those that left their set are written again");
+    }
+
+    #[test]
+    fn with_more_flows_than_are_remembered_only_some_packets_pay_for_addresses() {
+        const FLOWS: u16 = 60_000;
+        let Some(tried) = Tried::new() else { return };
+        for port in 0..FLOWS {
+            let mut packet = datagram();
+            packet[34..36].copy_from_slice(&port.to_be_bytes());
+            tried.send(&packet);
+        }
+        let written = tried.flows.keys().count();
+        // At once, and then one in some records.
+        assert!((8192 + 2000..30_000).contains(&written), "{written} of {FLOWS}");
+    }
+
+    /// A packet of IPv4 within Ethernet.
+    #[derive(Clone, Debug)]
+    struct Frame {
+        protocol: u8,
+        options: usize,
+        fragment: u16,
+        /// Added to the right total length.
+        lie: i32,
+        header_words: u8,
+        timestamp: bool,
+        marked: bool,
+        numbers: [u8; 16],
+        payload: usize,
+    }
+
+    impl Frame {
+        fn bytes(&self, tagged: bool) -> Vec<u8> {
+            let mut transport = self.numbers.to_vec();
+            match self.protocol {
+                6 => {
+                    transport.extend([0; 4]);
+                    transport[12] = self.header_words << 4;
+                    transport.extend([1, 1, if self.timestamp { 8 } else { 9 }, 10]);
+                    transport.extend([self.numbers; 3].concat());
+                    transport.truncate(usize::from(self.header_words.max(5)) * 4);
+                }
+                _ => transport.truncate(8),
+            }
+            transport.extend(if self.marked { b"PWALLTAG" } else { b"anything" }.iter().chain(&[7; 92]).take(self.payload));
+            let total = (20 + 4 * self.options + transport.len()) as i32 + self.lie;
+            let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+            bytes.extend(if tagged { &[0x81, 0, 0, 5][..] } else { &[] });
+            bytes.extend([8, 0, 0x45 + self.options as u8, 0]);
+            bytes.extend((total as u16).to_be_bytes());
+            bytes.extend([0, 1]);
+            bytes.extend(self.fragment.to_be_bytes());
+            bytes.extend([64, self.protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
+            bytes.extend(vec![1; 4 * self.options]);
+            bytes.extend(transport);
+            bytes
+        }
+    }
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let ip = (prop_oneof![3 => Just(17_u8), 3 => Just(6), 1 => Just(1)], 0..2_usize);
+        let fragment = prop_oneof![4 => Just(0x4000_u16), 2 => Just(0), 1 => Just(0x2000), 1 => Just(5)];
+        let lie = prop_oneof![6 => Just(0), 1 => -60..60_i32, 1 => Just(-200)];
+        let words = prop_oneof![2 => Just(8_u8), 1 => Just(5), 1 => 0..16_u8];
+        (ip, fragment, lie, words, any::<bool>(), any::<bool>(), any::<[u8; 16]>(), 0..100_usize).prop_map(
+            |((protocol, options), fragment, lie, header_words, timestamp, marked, numbers, payload)| Frame {
+                protocol,
+                options,
+                fragment,
+                lie,
+                header_words,
+                timestamp,
+                marked,
+                numbers,
+                payload,
+            },
+        )
+    }
+
+    /// The short way is for packets without a tag; behind one, the other way is taken.
+    #[test]
+    fn the_short_way_through_the_program_finds_the_same_as_the_other() {
+        let Some(tried) = Tried::new() else { return };
+        let tried = RefCell::new(tried);
+        let seen = |frame: &Frame, tagged| tried.borrow_mut().seen(&frame.bytes(tagged));
+        let short = Frame {
+            protocol: 17,
+            options: 0,
+            fragment: 0x4000,
+            lie: 0,
+            header_words: 5,
+            timestamp: false,
+            marked: true,
+            numbers: [3; 16],
+            payload: 64,
+        };
+        assert_eq!(seen(&short, false).0.len(), 1);
+        let mut runner = TestRunner::new(Config::with_cases(2000));
+        runner
+            .run(&frames(), |frame| {
+                prop_assert_eq!(seen(&frame, false), seen(&frame, true));
+                Ok(())
+            })
+            .unwrap();
     }
 
     #[test]

@@ -16,7 +16,8 @@ const WRITTEN: usize = 0;
 const TAKEN: usize = 8;
 const SAMPLED_BELOW: usize = 9;
 const COUNTS: usize = 16;
-const COUNT_WORDS: usize = 5;
+/// Words between the counters of two places; some are spare.
+const COUNT_WORDS: usize = 8;
 const CPU_WORDS: usize = COUNTS + PLACES * COUNT_WORDS;
 /// Space is released this often while a full ring is read.
 const BATCH: u64 = 1024;
@@ -124,13 +125,14 @@ mod tests {
         let Ok(object) = partywall_bpf::object("trace") else { return eprintln!("skipped: no eBPF in this build") };
         let cpu = [
             ("written", WRITTEN),
-            ("unused", WRITTEN + 1),
+            ("paid", WRITTEN + 1),
+            ("unused", WRITTEN + 2),
             ("taken", TAKEN),
             ("sampled_below", SAMPLED_BELOW),
             ("spare", SAMPLED_BELOW + 1),
             ("counts", COUNTS),
         ];
-        let count = [("recorded", 0), ("lost", 1), ("untraced", 2), ("met", 3), ("counted", 4)];
+        let count = [("recorded", 0), ("lost", 1), ("untraced", 2), ("met", 3), ("counted", 4), ("spare", 5)];
         let record = [("time_ns", 0), ("flow", 1), ("tag", 2), ("what", 3)];
         assert_eq!(Layout::of(object, "cpu"), Some(Layout::words(CPU_WORDS, &cpu)));
         assert_eq!(Layout::of(object, "count"), Some(Layout::words(COUNT_WORDS, &count)));

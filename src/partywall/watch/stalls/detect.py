@@ -1,7 +1,7 @@
 """Says when a stall begins that is worth asking about, and when it ends. Pure.
 
-It begins once a group has waited for others for a stated share of at least two seconds, and ends after three seconds
-below half of that share. What a group's own limit or own tasks cause is no such stall: it is in the totals only.
+It begins once a group has waited for others for a stated share of two readings in a row, or of one that is as long, and
+ends after three seconds below half of that share. What a group's own limit or own tasks cause is no such stall: it is in the totals only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from partywall.watch.stalls.rule import ITSELF
 
-BEGIN_NS, END_NS = 2_000_000_000, 3_000_000_000
+BEGIN_NS, END_NS = 1_500_000_000, 3_000_000_000
 FROM = 0.1
 """The share of the time that is worth asking about."""
 

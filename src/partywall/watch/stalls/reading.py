@@ -34,8 +34,8 @@ TASKS_MAX = 4000
 """The most tasks whose waits are read one by one, where there is no PSI."""
 ASKED = 0.01
 """A resource is looked at if some task of the host waited for it for this share of the time."""
-LOOK_NS, SOON_NS = 60_000_000_000, 5_000_000_000
-"""How often groups are looked for; and how soon, if the number of groups has changed."""
+LOOK_NS, SOON_NS = 120_000_000_000, 5_000_000_000
+"""How often groups are looked for, which costs as much as several readings; and how soon if their number changes."""
 OPERATION = 65536
 """A request of a disk counts as these bytes, beside its own: small requests take time too."""
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -140,7 +140,11 @@ class Differences:
             used = self._used(name, last.used, now.used)
         return Share(stalled_ns, max(0, now.all_ns - last.all_ns), own_ns, used, now.is_limited)
 
-    def _used(self, name: str, last: Mapping[str, int], now: Mapping[str, int]) -> dict[str, float]:
+    def _used(self, name: str, last: Mapping[str, int], now: Mapping[str, int]) -> Amounts:
+        if len(now) == 1 and not self.cells and name != DISK:
+            # The most frequent case, for all groups.
+            ((place, amount),) = now.items()
+            return {place: max(0, amount - last.get(place, 0))}
         amounts = {place: float(max(0, amount - last.get(place, 0))) for place, amount in now.items()}
         if name != CPU:
             return {place: amount for place, amount in amounts.items() if amount} if name == DISK else amounts

@@ -23,7 +23,7 @@ from typing import NamedTuple
 ITSELF, HOST, UNKNOWN, OTHER = "itself", "host", "unknown", "other"
 """Suspects that are no group. OTHER: all groups beyond the largest."""
 NO_SUSPECT = frozenset({ITSELF, HOST, UNKNOWN})
-TOP = 5
+TOP = 3
 """The most suspects that a victim's interval names."""
 
 Amounts = Mapping[str, float]
@@ -63,22 +63,21 @@ class _Field(NamedTuple):
 
 def divided(shares: Mapping[str, Share], host: Amounts) -> Iterator[Pair]:
     """The pairs of all victims of one resource and interval. host: what no watched group used, by place."""
-    fields: dict[tuple[str, ...], _Field] = {}
+    fields: dict[frozenset[str], _Field] = {}
     for victim, share in shares.items():
         if share.stalled_ns <= 0:
             continue
-        places = tuple(share.used or ())
+        places = frozenset(share.used or ())
         if places not in fields:
             fields[places] = _field(places, shares, host)
         for suspect, stalled_ns in _parts(victim, share, fields[places]).items():
             yield Pair(victim, suspect, stalled_ns)
 
 
-def _field(places: tuple[str, ...], shares: Mapping[str, Share], host: Amounts) -> _Field:
+def _field(places: frozenset[str], shares: Mapping[str, Share], host: Amounts) -> _Field:
     """Without places, all of them: a group that completed no request waits for any disk."""
-    wanted = frozenset(places)
-    every = [(_amount(share.used, wanted), name) for name, share in shares.items() if share.used]
-    by_host = _amount(host, wanted)
+    every = [(_amount(share.used, places), name) for name, share in shares.items() if share.used]
+    by_host = _amount(host, places)
     # One more than is named, because the victim may be among them.
     return _Field(by_host + sum(each[0] for each in every), by_host, heapq.nlargest(TOP + 1, every))
 

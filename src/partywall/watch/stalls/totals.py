@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from partywall.core.report.prometheus import family
+from partywall.core.report.prometheus import family, sample
 from partywall.watch.stalls.detect import Stall
 from partywall.watch.stalls.reading import RESOURCES, HostCount
 from partywall.watch.stalls.rule import OTHER, Pair
 
+PAIRS = "partywall_stalled_seconds_total"
 SERIES_MAX = 1000
 VICTIMS_MAX = 200
 IDLE_NS, FORGET_NS = 3600 * 10**9, 60 * 10**9
@@ -41,6 +42,7 @@ class Totals:
         self._series_max, self._victims_max = series_max, victims_max
         self._sums: dict[Key, int] = {}
         self._grown_ns: dict[Key, int] = {}
+        self._named: dict[Key, str] = {}
         self._victims: dict[str, int] = {}
         self._forgot_ns = 0
         self.stalls = 0
@@ -77,9 +79,17 @@ class Totals:
         """Drops series that have not grown for long."""
         for key in [key for key, grown_ns in self._grown_ns.items() if now_ns - grown_ns >= IDLE_NS]:
             del self._sums[key], self._grown_ns[key]
+            self._named.pop(key, None)
             self._victims[key[0]] -= 1
             if not self._victims[key[0]]:
                 del self._victims[key[0]]
+
+    def _samples(self) -> list[str]:
+        """Their names are made once: to make a thousand of them takes as long as to read all groups."""
+        for key in self._sums.keys() - self._named.keys():
+            victim, suspect, resource = key
+            self._named[key] = sample(PAIRS, {"victim": victim, "suspect": suspect, "resource": resource})
+        return [f"{self._named[key]} {sum_ns / 1e9:.12g}" for key, sum_ns in self._sums.items()]
 
     def pairs(self) -> Mapping[Key, int]:
         """The sums in ns."""
@@ -87,11 +97,7 @@ class Totals:
 
     def lines(self, host: HostCount, now: list[Stall], own: Mapping[str, float], *, is_open: bool) -> Iterator[str]:
         """The metrics, without an end. own: figures of the watch itself. is_open: as OpenMetrics."""
-        pairs = [
-            ({"victim": victim, "suspect": suspect, "resource": resource}, sum_ns / 1e9)
-            for (victim, suspect, resource), sum_ns in self._sums.items()
-        ]
-        yield from family("partywall_stalled_seconds_total", STALLED, "counter", pairs, is_open=is_open)
+        yield from family(PAIRS, STALLED, "counter", self._samples(), is_open=is_open)
         for field, (name, about, scale) in HOST.items():
             value = getattr(host, field) / scale
             yield from family(f"partywall_host_{name}_total", about, "counter", [({}, value)], is_open=is_open)

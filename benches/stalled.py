@@ -123,7 +123,11 @@ def watch(now: Callable[[], float], *options: str) -> Iterator[Watch]:
             lines: queue.Queue[tuple[float, str]] = queue.Queue()
             threading.Thread(target=_follow, args=(process.stdout, lines, now), daemon=True).start()
             running = Watch(process, port, lines)
-            until(lambda: "period_seconds{} 0\n" not in running.get("/metrics"), otherwise="it read nothing twice")
+            until(
+                lambda: "period_seconds{} 0\n" not in running.get("/metrics"),
+                otherwise="it read nothing twice",
+                every_s=1,
+            )
             yield running
         finally:
             process.terminate()

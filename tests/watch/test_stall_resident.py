@@ -136,6 +136,7 @@ def test_what_is_written_can_be_read_afterwards(tree, tmp_path):
         (["--for"], "--for: has no value"),
         (["--perhaps"], "--perhaps: there is no such option"),
         (["--port=x", "--from=x"], "--from: 'x'"),
+        (["--address", "here"], "--address: 'here' is not an address; write for example 127.0.0.1"),
     ],
 )
 def test_wrong_options_are_said_with_a_remedy(words, said, capsys):

@@ -1,7 +1,8 @@
 """Says when a stall begins that is worth asking about, and when it ends. Pure.
 
-It begins once a group has waited for others for a stated share of two readings in a row, or of one that is as long, and
-ends after three seconds below half of that share. What a group's own limit or own tasks cause is no such stall: it is in the totals only.
+It begins once a group has waited for others for a stated share of two readings in a row, or of one that is as long. It
+ends after three seconds below half of that share. What a group's own limit or own tasks cause is no such stall: it is
+in the totals only.
 """
 
 from __future__ import annotations

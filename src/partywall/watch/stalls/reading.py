@@ -496,7 +496,9 @@ def _more_files() -> None:
     wanted = 8 * GROUPS_MAX
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        # Where a unit forbids it, fewer groups are seen, and those without files are named.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _read(descriptor: int) -> bytes:

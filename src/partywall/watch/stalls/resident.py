@@ -1,12 +1,13 @@
 """`partywall-watch`: follows who waits for whom on this host, always, within a budget that it keeps itself.
 
-Usage: partywall-watch [--port PORT] [--textfile FILE] [--ring FOLDER] [--from SHARE] [--for DURATION]
+Usage: partywall-watch [OPTION VALUE]...
 
 It reads counters of all groups of this host (containers, pods, guests, units): how long each waits for a CPU, memory
 and disks, what each uses, and how long its own limits stop it. A line says when a stall begins that is worth asking
 about, and one when it ends. It changes nothing, and needs no root where the files of /sys/fs/cgroup can be read.
 
-  --port PORT        serve /metrics (OpenMetrics) and /ready on 127.0.0.1; 0 takes a free port
+  --port PORT        serve /metrics (OpenMetrics) and /ready; 0 takes a free port
+  --address ADDRESS  where to serve them, by default 127.0.0.1: this host alone
   --textfile FILE    write the metrics every 15 s, for node_exporter's textfile collector
   --ring FOLDER      keep the last hour there, at most 4 MiB
   --from SHARE       a stall begins above this share of the time, by default 10%
@@ -19,8 +20,10 @@ Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 130 interr
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -52,6 +55,7 @@ class Options:
     """What the program was called with."""
 
     port: int | None = None
+    address: str = "127.0.0.1"
     textfile: Path | None = None
     ring: Path | None = None
     threshold: float = FROM
@@ -88,6 +92,14 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _address(text: str) -> str:
+    for kind in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(kind, text)
+            return text
+    raise ValueError(f"{text!r} is not an address; write for example 127.0.0.1")
+
+
 def _share(text: str) -> float:
     share = units.parse_share(text)
     if not 0 < share <= 1:
@@ -103,6 +115,7 @@ def _duration(text: str) -> int:
 
 OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--port": ("port", _port),
+    "--address": ("address", _address),
     "--textfile": ("textfile", Path),
     "--ring": ("ring", Path),
     "--from": ("threshold", _share),
@@ -118,13 +131,14 @@ class Resident:
         self._clock = Monotonic()
         ring = _ring(options.ring)
         self._watching = Watching(say, time.time_ns, options.threshold, ring)
-        self._server = None if options.port is None else Server(options.port, self._answer)
+        self._server = None if options.port is None else Server(options.address, options.port, self._answer)
         if self._server is not None:
-            say(f"metrics: http://127.0.0.1:{self._server.port}/metrics")
+            say(f"metrics: http://{options.address}:{self._server.port}/metrics")
         self._read_ns = self._written_ns = 0
         self._is_slow = self._is_over = False
         self._said: set[str] = set()
         self._lacks: list[str] = []
+        self._text = (0, "")
 
     def run(self) -> None:
         """Watches until its time is over, or until a signal. The start is not part of the budget."""
@@ -205,11 +219,18 @@ class Resident:
 
     def _answer(self, path: str) -> Answer:
         if path == "/metrics":
-            return 200, OPEN_METRICS, self.text(is_open=True)
+            return 200, OPEN_METRICS, self._served()
         if path == "/ready":
             reasons = self.unready()
             return (503, PLAIN, "\n".join([*reasons, ""])) if reasons else (200, PLAIN, "ready\n")
         return 404, PLAIN, "there are /metrics and /ready\n"
+
+    def _served(self) -> str:
+        """The metrics as of at most a second ago: who asks all the time must not use up the budget."""
+        made_ns, text = self._text
+        if not text or self._clock.now_ns() - made_ns >= GATE_NS:
+            made_ns, text = self._text = self._clock.now_ns(), self.text(is_open=True)
+        return text
 
     def text(self, *, is_open: bool) -> str:
         """The metrics."""

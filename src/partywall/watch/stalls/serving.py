@@ -1,4 +1,4 @@
-"""A small HTTP server in the watch's own loop: /metrics and /ready, for this host alone.
+"""A small HTTP server in the watch's own loop: /metrics and /ready.
 
 It has no threads, and never waits for a client. A request that is not complete within some seconds is dropped.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from partywall.errors import Problem, UsageError
 
-HOST = "127.0.0.1"
 CLIENTS_MAX = 16
 REQUEST_MAX = 8192
 PATIENCE_NS = 5_000_000_000
@@ -34,16 +33,17 @@ class _Client:
 
 
 class Server:
-    """Answers GET requests. answer: from a path to an answer. UsageError if the port cannot be used."""
+    """Answers GET requests. answer: from a path to an answer. UsageError if the address cannot be used."""
 
-    def __init__(self, port: int, answer: Callable[[str], Answer]) -> None:
+    def __init__(self, address: str, port: int, answer: Callable[[str], Answer]) -> None:
         self._answer = answer
         self._clients: dict[int, _Client] = {}
         try:
-            self._socket = socket.create_server((HOST, port), backlog=16)
+            kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+            self._socket = socket.create_server((address, port), family=kind, backlog=16)
         except OSError as error:
-            said = f"{HOST}:{port} cannot be used: {error.strerror}"
-            raise UsageError(Problem(said, "give another port", key="--port")) from None
+            said = f"{address}:{port} cannot be used: {error.strerror}"
+            raise UsageError(Problem(said, "give another port or an address of this host", key="--port")) from None
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._poll = select.poll()

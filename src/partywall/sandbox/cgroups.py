@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partywall.errors import CapabilityError
 from partywall.host import mounts
-from partywall.host.block import Throttle
-from partywall.sandbox import oci
+
+if TYPE_CHECKING:
+    from partywall.host.block import Throttle
 
 Files = Mapping[str, str]
 Device = tuple[int, int]
@@ -101,6 +103,8 @@ def _controllers(unified: Path | None) -> frozenset[str]:
 
 def cpu_files(cpus: Sequence[int], limit: float | None, weight: float | None, *, v2: bool) -> Files:
     """Names and contents of the cpu controller's files, with the same arithmetic as for a container's start. Pure."""
+    from partywall.sandbox import oci  # noqa: PLC0415 - of those who change limits alone
+
     resources = oci.cpu(cpus, limit, weight, v2=v2)
     quota, period = resources["cpu"]["quota"], resources["cpu"]["period"]
     if v2:

@@ -6,7 +6,7 @@ for some disks. Sources: cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from partywall.files import kernel_text
@@ -18,13 +18,19 @@ Counts = tuple[int, int, int]
 """Operations, bytes read, bytes written, since some fixed moment."""
 
 
-def disk_work(folder: str, *, is_v2: bool, policies: Sequence[str] = V1_POLICIES) -> dict[str, Counts] | None:
+def disk_work(
+    folder: str,
+    *,
+    is_v2: bool,
+    policies: Sequence[str] = V1_POLICIES,
+    text_of: Callable[[str], str | None] = kernel_text,
+) -> dict[str, Counts] | None:
     """What a group and those below it did on each disk, by 'major:minor'. None if nothing is counted for it.
 
-    policies: of version 1. The first one that counts a disk is taken.
+    policies: of version 1. The first one that counts a disk is taken. text_of: reads a file.
     """
     if is_v2:
-        if (text := kernel_text(f"{folder}/io.stat")) is None:
+        if (text := text_of(f"{folder}/io.stat")) is None:
             return None
         return {
             number: (row.get("rios", 0) + row.get("wios", 0), row["rbytes"], row.get("wbytes", 0))
@@ -33,22 +39,24 @@ def disk_work(folder: str, *, is_v2: bool, policies: Sequence[str] = V1_POLICIES
         }
     every: dict[str, Counts] = {}
     for policy in policies:
-        operations = v1_counts(folder, policy, "io_serviced")
-        sizes = v1_counts(folder, policy, "io_service_bytes") if operations else {}
+        operations = v1_counts(folder, policy, "io_serviced", text_of)
+        sizes = v1_counts(folder, policy, "io_service_bytes", text_of) if operations else {}
         for number, counts in operations.items():
             every.setdefault(number, (sum(counts), *sizes.get(number, (0, 0))))
     return every
 
 
-def v1_counts(folder: str, policy: str, what: str) -> dict[str, tuple[int, int]]:
+def v1_counts(
+    folder: str, policy: str, what: str, text_of: Callable[[str], str | None] = kernel_text
+) -> dict[str, tuple[int, int]]:
     """Reads and writes of a group by the number of a disk. Empty if no file can be read.
 
     Old kernels have no file that includes the groups below, so theirs are added.
     """
     name = f"blkio.{policy}{what}"
-    text = kernel_text(f"{folder}/{name}_recursive")
+    text = text_of(f"{folder}/{name}_recursive")
     if text is None:
-        texts = [kernel_text(f"{each}/{name}") for each in tenants.all_groups(Path(folder))]
+        texts = [text_of(f"{each}/{name}") for each in tenants.all_groups(Path(folder))]
         text = "\n".join(filter(None, texts))
     every: dict[str, tuple[int, int]] = {}
     for words in map(str.split, text.splitlines()):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from partywall.blame.measure.domains import Domain
 from partywall.blame.measure.levers import Lever
 from partywall.blame.measure.owners import Kind
@@ -11,10 +9,8 @@ from partywall.blame.measure.units import Unit
 from partywall.blame.record import Place
 from partywall.host import Host
 from partywall.sandbox.cgroups import Cgroups
+from partywall.sandbox.group_names import ENGINE, TOOLS
 
-CONTAINER = re.compile(r"/(docker|libpod)[-/]([0-9a-f]{12,64})(?:\.scope)?(?:/|$)")
-"""Groups of Docker and podman, with either of their two drivers."""
-TOOLS = {"docker": "docker", "libpod": "podman"}
 RUNTIMES = ("crun", "runc")
 
 
@@ -22,7 +18,7 @@ def place_of(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
     """The place of a suspect's limit."""
     folder = str(groups.folder("io" if lever.kind is Kind.DISK else "cpu", cgroup))
     owner = lever.owner
-    if container := CONTAINER.search(cgroup):
+    if container := ENGINE.search(cgroup):
         return Place(tool=TOOLS[container[1]], known_as=container[2], folder=folder, is_v2=groups.is_v2)
     if isinstance(owner, Unit):
         return Place(tool="systemd", known_as=owner.unit, folder=folder, is_v2=groups.is_v2)

@@ -1,22 +1,36 @@
-"""Metrics as Prometheus text, for node_exporter's textfile collector. Partywall opens no port. Pure."""
+"""Metrics as Prometheus text, for node_exporter's textfile collector, and as OpenMetrics. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 
-def family(name: str, about: str, kind: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
-    """The lines of one metric with its help; none without samples. samples: labels and a value."""
+def family(
+    name: str,
+    about: str,
+    kind: str,
+    samples: Sequence[tuple[Mapping[str, str], float]] | Sequence[str],
+    *,
+    is_open: bool = False,
+) -> list[str]:
+    """The lines of one metric with its help; none without samples. samples: labels and a value, or finished lines.
+
+    is_open: as OpenMetrics, where the name of a counter's family has no `_total`.
+    """
     if not samples:
         return []
-    return [
-        f"# HELP {name} {about}",
-        f"# TYPE {name} {kind}",
-        *(
-            f"{name}{{{_labels(at)}}} {value:.12g}" if isinstance(value, float) else f"{name}{{{_labels(at)}}} {value}"
-            for at, value in samples
-        ),
-    ]
+    of_family = name.removesuffix("_total") if is_open and kind == "counter" else name
+    lines = (each if isinstance(each, str) else f"{sample(name, each[0])} {_value(each[1])}" for each in samples)
+    return [f"# HELP {of_family} {about}", f"# TYPE {of_family} {kind}", *lines]
+
+
+def sample(name: str, labels: Mapping[str, str]) -> str:
+    """A metric's name with its labels, as it stands before a value."""
+    return f"{name}{{{_labels(labels)}}}"
+
+
+def _value(value: float) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _labels(labels: Mapping[str, str]) -> str:

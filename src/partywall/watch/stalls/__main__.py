@@ -1,0 +1,7 @@
+"""`python -m partywall.watch.stalls`."""
+
+import sys
+
+from partywall.watch.stalls.resident import main
+
+sys.exit(main())

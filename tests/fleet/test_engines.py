@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,6 +242,36 @@ def test_a_host_without_python_says_so():
     engine = Local([Place("there", (), {"partywall_python": "/nowhere/python3"})])
     with pytest.raises(Unreachable, match="there: /nowhere/python3"):
         engine.ensure("there", order(), 1)
+
+
+def test_a_host_without_partywall_gets_it_brought_and_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Python with the packages of other projects alone: .pth files, by which ours is found, are not read.
+    python = tmp_path / "python3"
+    others = sysconfig.get_paths()["purelib"]
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{others}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    ledger = tmp_path / "ledger"
+    place = Place("there", (), {"partywall_ledger": str(ledger), "partywall_python": str(python)})
+    for _ in range(2):
+        world = World(Local([place]), ledger, tmp_path / "home")
+        world.ensure(Order("a", ("run", "--help")))
+        assert world.until(Phase.ENDED).exit == 0
+    world.come_home()
+    assert "Usage: partywall run" in world.home.text("result.json")
+    packages = list((ledger / "packages").iterdir())
+    assert len(packages) == 1
+    assert (packages[0] / "partywall" / "_bin" / "partywall-agent").exists()
+
+
+def test_a_host_with_another_processor_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    engine = Local([Place("there", (), {"partywall_ledger": str(tmp_path / "ledger")})])
+    with pytest.raises(Unreachable, match="there: its processor is x86_64, and this Partywall is for aarch64"):
+        engine._bring(engine.hosts()[0])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from partywall.fleet.findings import judging, sharing
 from partywall.fleet.findings.pooling import Posterior, fitted, moderated
 from partywall.testing.fleets import Fleet, drawn
 
+pytestmark = pytest.mark.long
+
 
 def errors(fleet: Fleet):
     return moderated(fleet.errors, np.full(len(fleet.values), fleet.blocks - 1.0))
@@ -45,7 +47,7 @@ def test_standard_errors_borrow_from_each_other_only_as_far_as_chance_explains()
 @pytest.mark.parametrize("hosts", [5, 30])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
 def test_intervals_cover_the_fleet_and_an_unseen_host(hosts: int, spread: float):
-    chance, trials = np.random.default_rng(hosts), 400
+    chance, trials = np.random.default_rng(hosts), 300
     mean = true = measured = 0
     for _ in range(trials):
         fleet = drawn(chance, hosts, spread, drift=1.0)
@@ -57,10 +59,10 @@ def test_intervals_cover_the_fleet_and_an_unseen_host(hosts: int, spread: float)
         true += low <= new.truth[0] <= high
         low, high = posterior.predicted(error=0.01)
         measured += low <= new.values[0] <= high
-    # Three standard errors of 400 trials.
-    assert 0.95 - 0.033 <= mean / trials <= 0.95 + 0.033
-    assert true / trials >= 0.95 - 0.033
-    assert measured / trials >= 0.95 - 0.033
+    # Three standard errors of 300 trials.
+    assert 0.95 - 0.038 <= mean / trials <= 0.95 + 0.038
+    assert true / trials >= 0.95 - 0.038
+    assert measured / trials >= 0.95 - 0.038
 
 
 def test_the_textbook_interval_for_an_unseen_host_is_too_narrow():
@@ -73,7 +75,7 @@ def test_the_textbook_interval_for_an_unseen_host_is_too_narrow():
     assert covered / trials < 0.9
 
 
-@pytest.mark.parametrize(("hosts", "trials"), [(5, 200), (20, 60), (100, 200)])
+@pytest.mark.parametrize(("hosts", "trials"), [(5, 200), (20, 40), (100, 200)])
 def test_sound_hosts_are_rarely_named(hosts: int, trials: int):
     chance = np.random.default_rng(3)
     named = 0
@@ -95,6 +97,13 @@ def test_several_bad_hosts_do_not_hide_each_other():
     assert false / 50 <= 0.08
 
 
+@pytest.mark.parametrize(("hosts", "bad"), [(5, 2), (9, 2), (9, 4), (40, 15)])
+def test_bad_hosts_do_not_hide_each_other_even_if_they_are_almost_half(hosts: int, bad: int):
+    fleet = drawn(np.random.default_rng(hosts), hosts, 0.5, bad=bad, loss=0.3)
+    named = judging.outliers([(fleet.values, errors(fleet))])[0] <= 0.05
+    assert list(named) == [True] * bad + [False] * (hosts - bad)
+
+
 def test_one_of_three_hosts_at_half_of_the_others_is_named_and_two_hosts_never():
     values, own = np.log([0.98, 0.97, 0.5]), np.array([0.01, 0.012, 0.01])
     assert list(judging.outliers([(values, own)])[0] <= 0.05) == [False, False, True]
@@ -112,11 +121,11 @@ def test_a_gate_holds_only_if_it_could_have_failed():
 
 
 def test_a_gate_passes_canaries_at_the_margin_in_one_of_twenty():
-    chance, trials, passed = np.random.default_rng(7), 400, 0
+    chance, trials, passed = np.random.default_rng(7), 300, 0
     for _ in range(trials):
         fleet = drawn(chance, 12, 0.5, bad=3, loss=-math.log1p(-0.03))
         passed += judging.gate(fleet.values, errors(fleet), np.arange(12) < 3, 0.03).outcome is Outcome.HOLDS
-    assert passed / trials <= 0.05 + 0.033
+    assert passed / trials <= 0.05 + 0.038
 
 
 def test_pairs_of_hosts_cancel_what_hosts_differ_by():
@@ -141,7 +150,7 @@ def test_a_new_host_is_refused_if_bad_admitted_if_sound_and_neither_if_too_littl
 
 
 def test_sound_hosts_are_refused_in_one_of_a_hundred():
-    chance, trials, refused = np.random.default_rng(10), 1000, 0
+    chance, trials, refused = np.random.default_rng(10), 600, 0
     for _ in range(trials):
         fleet, new = drawn(chance, 20, 1.0), drawn(chance, 1, 1.0)
         posterior = Posterior(fleet.values, errors(fleet))

@@ -43,7 +43,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
     disturbs = False
 
     def outline(self, job: FleetJob, options: Options) -> Outline:
-        """Says which hosts would measure what, how many at a time. No host is asked."""
+        """Says which hosts would measure what, how many at a time. No host is contacted."""
         del options
         engine.named(job.engine)
         places, first = job.places, job.first
@@ -51,7 +51,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         each = units.format_duration(round(job.seconds * 1e9))
         lines = [
             f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each: {_names(places)}",
-            f"a host without a word from here measures on for {units.format_duration(job.lease_ns)} at most",
+            f"a host that hears nothing from here measures on for {units.format_duration(job.lease_ns)} at most",
         ]
         if first:
             lines.append(f"first, as canaries: {', '.join(first)}")

@@ -86,15 +86,15 @@ def places(groups: _Groups, file: str) -> tuple[Place, ...]:
         raise UsageError(Problem(f"it has {len(of)} hosts, and a fleet at most {MOST}", "choose some of them", file))
     if odd := [host for host in of if not re.fullmatch(NAME, host)]:
         raise UsageError(*(Problem(f"{host!r} is not the name of a host", _INSTEAD, file) for host in odd))
-    found = []
+    result = []
     for host, names in of.items():
         variables: dict[str, str] = {}
         for name in sorted(set(names), key=lambda each: (each != "all", depths[each], each)):
             variables |= groups[name].variables
         for name in names:
             variables |= groups[name].hosts.get(host, {})
-        found.append(Place(host, tuple(sorted(set(names) - {"all", "ungrouped"})), variables))
-    return tuple(found)
+        result.append(Place(host, tuple(sorted(set(names) - {"all", "ungrouped"})), variables))
+    return tuple(result)
 
 
 def chosen(every: Sequence[Place], pattern: str) -> tuple[Place, ...]:
@@ -126,7 +126,7 @@ def _depths(groups: _Groups, file: str) -> dict[str, int]:
     for name, group in groups.items():
         for child in group.children:
             if child not in groups:
-                raise UsageError(Problem(f"group {name} has a child {child!r}, which is no group", _INSTEAD, file))
+                raise UsageError(Problem(f"child {child!r} of group {name} is not a group", _INSTEAD, file))
             parents[child].append(name)
     known: dict[str, int] = {}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from partywall.core.document.textfile import TextFile, told
+from partywall.core.document.reading import text
+from partywall.core.document.textfile import told
 from partywall.core.job import Duration, Job, Option
 from partywall.errors import UsageError
 from partywall.fleet import inventory
@@ -22,17 +23,23 @@ MARK = "fleet.json"
 """The file that identifies the record of a fleet."""
 
 
-class ScenarioFile(TextFile):
-    """The scenario that every host measures: a file, or the name of one that ships with Partywall."""
+class ScenarioFile(Frozen):
+    """The scenario that every host measures: a file, or the name of one that ships with Partywall, with its text.
 
-    WHAT: ClassVar[str] = "scenario"
-    MODEL: ClassVar[type[BaseModel]] = Scenario
+    It is no `TextFile`, because an editor on the web page could not name the hosts.
+    """
+
+    path: str
+    text: str
 
     @model_validator(mode="before")
     @classmethod
-    def _found(cls, given: Any) -> Any:
+    def _read(cls, given: Any) -> Any:
+        if not isinstance(given, str | Path):
+            return given
         try:
-            return str(find(str(given))) if isinstance(given, str | Path) else given
+            path = find(str(given))
+            return {"path": str(path), "text": text(path, "scenario")}
         except UsageError as error:
             raise told(error) from None
 
@@ -103,7 +110,7 @@ def _loaded(given: str | Path) -> tuple[Place, ...]:
 
 ENGINE = Option("How hosts are reached: ssh or local.")
 BUDGET = Option("The longest time of each host. Default: that of the scenario.", flag="--budget", example="10min")
-LEASE = Option("How long a host may measure on without a word from here.", flag="--lease", example="1h")
+LEASE = Option("How long a host may measure on if it hears nothing from here.", flag="--lease", example="1h")
 ATTEMPTS = Option("How often a run on a host may begin, if it dies there.")
 EVERY = Option("How often each host is looked at.", flag="--every", example="5s")
 COMMANDS = Option("Run the commands that the scenario contains, on every host.", page="")
@@ -177,6 +184,15 @@ class RunJob(FleetJob):
     attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 3
     allow_commands: Annotated[bool, COMMANDS] = False
 
+    @model_validator(mode="after")
+    def _means_hosts(self) -> Self:
+        for flag, pattern in (("--hosts", self.hosts), ("--canaries", self.canaries)):
+            try:
+                self.inventory.chosen(pattern)
+            except UsageError as error:
+                raise ValueError(f"{flag}: {error}") from None
+        return self
+
     @property
     def at_once(self) -> int:
         return self.at_once_
@@ -189,6 +205,14 @@ class RunJob(FleetJob):
     @property
     def first(self) -> tuple[str, ...]:
         return tuple(place.name for place in self.inventory.chosen(self.canaries)) if self.canaries else ()
+
+
+def _about(record: str | Path) -> dict[str, Any]:
+    """The file that identifies the record of a fleet; empty if there is none."""
+    try:
+        return dict(json.loads((Path(record) / MARK).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 class AdmitJob(FleetJob):
@@ -222,15 +246,17 @@ class AdmitJob(FleetJob):
     @classmethod
     def _of_fleet(cls, given: Any) -> Any:
         """Takes the scenario of the fleet's record."""
-        if not isinstance(given, dict) or "scenario" in given or "against" not in given:
+        if not isinstance(given, dict) or "scenario" in given:
             return given
-        try:
-            about = json.loads((Path(given["against"]) / MARK).read_text(encoding="utf-8"))
-            return {**given, "scenario": about["scenario"]}
-        except (OSError, ValueError, KeyError):
-            raise ValueError(
-                f"--against: {given['against']} is not the record of a fleet; give one of fleet run"
-            ) from None
+        about = _about(given.get("against", ""))
+        return {**given, "scenario": about.get("scenario", {"path": "", "text": ""})}
+
+    @model_validator(mode="after")
+    def _is_of_fleet(self) -> Self:
+        if not self.scenario.text:
+            remedy = "give one of partywall fleet run"
+            raise ValueError(f"--against: {self.against} is not the record of a fleet; {remedy}")
+        return self
 
     @property
     def places(self) -> tuple[Place, ...]:

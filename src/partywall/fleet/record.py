@@ -164,7 +164,7 @@ class Home:
                 stream.write(chunk.content[have - chunk.offset :])
 
     def forget_whole(self) -> None:
-        """Forgets the files that the next attempt writes anew."""
+        """Forgets the files that the next attempt writes again."""
         for file in self._files():
             if not file.name.endswith(GROWING):
                 file.unlink()

@@ -190,7 +190,7 @@ def admission(
         Column("least", "at least", ""),
         Column("outcome", "verdict"),
     )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"cell": name, "value": _round(values[name]), "least": _round(_exp(each.least)), "p": _round(each.chance),
          "outcome": str(each.outcome)}
         for name, each in judged.items()

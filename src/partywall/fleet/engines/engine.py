@@ -58,7 +58,9 @@ def named(name: str) -> type[Engine]:
     """An engine by its name. UsageError with all names if there is none."""
     known = OWN | {entry.name: entry.value for entry in entry_points(group=GROUP) if entry.name not in OWN}
     if name not in known:
-        raise UsageError(Problem(f"there is no engine {name!r}", f"choose one of {', '.join(sorted(known))}"))
+        raise UsageError(
+            Problem(f"there is no engine {name!r}", f"choose one of {', '.join(sorted(known))}", key="--engine")
+        )
     module, _, attribute = known[name].partition(":")
     engine: type[Engine] = getattr(importlib.import_module(module), attribute)
     return engine

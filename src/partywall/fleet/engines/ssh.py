@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from partywall.fleet.engines.calling import Calling, shell
+from partywall.fleet.engines.calling import Calling
 from partywall.fleet.inventory import Place
 from partywall.sandbox.ssh.connection import argv as ssh_argv
 from partywall.sandbox.ssh.connection import explained
@@ -29,7 +29,7 @@ class Ssh(Calling):
     """Hosts behind ssh."""
 
     def argv(self, place: Place, words: Sequence[str]) -> list[str]:
-        return ssh_argv(_destination(place), shlex.join(shell(words, place)), options(place.variables))
+        return ssh_argv(_destination(place), shlex.join(words), options(place.variables))
 
     def python(self, place: Place) -> str:
         variables = place.variables

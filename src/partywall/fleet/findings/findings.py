@@ -108,9 +108,9 @@ def findings_of(measured: Mapping[str, Measured], failed: Mapping[str, str]) -> 
     readings = readings_of(measured.values())
     held = judging.outliers([(each.values, each.moderated) for each in readings])
     cells = tuple(_cell(reading, chances) for reading, chances in zip(readings, held, strict=True))
-    found = FleetFindings(cells, measured, failed)
+    every = FleetFindings(cells, measured, failed)
     facts = [{**each.facts} for each in measured.values()]
-    shared = sharing.shared(facts, [name in found.worse for name in measured])
+    shared = sharing.shared(facts, [name in every.worse for name in measured])
     return FleetFindings(cells, measured, failed, tuple(shared))
 
 
@@ -146,8 +146,7 @@ def _cell(reading: Reading, chances: Floats) -> FleetCell:
         ]
         return FleetCell(reading.name, reading.is_rate, tuple(hosts))
     errors = reading.moderated
-    inside = chances > FALSE_DISCOVERIES
-    sound = inside if inside.sum() >= MIN_HOSTS - 1 else np.ones(len(chances), bool)
+    sound = judging.sound(reading.values, errors)
     fit, every = fitted(reading.values, errors), Posterior(reading.values, errors)
     unseen = Posterior(reading.values[sound], errors[sound]).predicted()
     centres, deviations = every.shrunk

@@ -19,11 +19,14 @@ FALSE_DISCOVERIES = 0.05
 """The share of false ones among the outliers that are named, at most."""
 FALSE_REJECTIONS = 0.01
 """The share of sound hosts that are refused, at most."""
-ROUNDS = 20
+MAD = 1.4826
+"""From the median absolute deviation to the standard deviation of a normal distribution."""
+PATIENCE = 8
+"""Hosts in a row that do not differ, after which no more are taken away."""
 MIN_HOSTS = 3
 """With fewer, no host differs from the others more than chance may explain."""
 FEW = 30
-"""Up to here, the spread is estimated anew without each host."""
+"""Up to here, the spread is estimated without each host."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -38,22 +41,43 @@ def adjusted(chances: Floats) -> Floats:
 def outliers(cells: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
     """The adjusted p-value of each host in each cell. cells: values and standard errors, each of shape (hosts,).
 
-    All cells are judged together. Named outliers are left out of the fleet and the others are judged again, because
-    several bad hosts widen the spread in which each of them hides.
+    A host is compared with the others that make up the fleet of its cell. All cells are judged together.
     """
-    judged = [place for place, (values, _) in enumerate(cells) if len(values) >= MIN_HOSTS]
     held = [np.ones(len(values)) for values, _ in cells]
-    inside = {place: np.ones(len(cells[place][0]), bool) for place in judged}
-    for _ in range(ROUNDS if judged else 0):
-        every = adjusted(np.concatenate([_beyond(*cells[place], inside[place]) for place in judged]))
-        ends = np.cumsum([len(cells[place][0]) for place in judged])[:-1]
-        fresh = dict(zip(judged, np.split(every, ends), strict=True))
-        held = [fresh.get(place, before) for place, before in enumerate(held)]
-        left = {place: _majority(fresh[place], inside[place]) for place in judged}
-        if all(np.array_equal(left[place], inside[place]) for place in judged):
-            break
-        inside = left
+    judged = [place for place, (values, _) in enumerate(cells) if len(values) >= MIN_HOSTS]
+    if not judged:
+        return held
+    every = adjusted(np.concatenate([_beyond(*cells[place], sound(*cells[place])) for place in judged]))
+    ends = np.cumsum([len(cells[place][0]) for place in judged])[:-1]
+    for place, chances in zip(judged, np.split(every, ends), strict=True):
+        held[place] = chances
     return held
+
+
+def sound(values: Floats, errors: Floats) -> Flags:
+    """The hosts that make up the fleet. More than half of the hosts do, whatever they measure.
+
+    Several bad hosts widen the spread in which each of them hides. So hosts are taken away one by one, the one that is
+    farthest from the middle first, and each is compared with those that are left. The last one that differs counts,
+    with all before it (Rosner's generalised test, 1983).
+    """
+    count = len(values)
+    middle = np.median(values)
+    scale = MAD * float(np.median(np.abs(values - middle)))
+    order = np.argsort(-np.abs(values - middle) / np.hypot(errors, scale), kind="stable")
+    left, last = np.ones(count, bool), 0
+    for removed, host in enumerate(order[: (count - 1) // 2], start=1):
+        if removed - last > PATIENCE:
+            break
+        left[host] = False
+        one = slice(host, host + 1)
+        chance = Posterior(values[left], errors[left]).chance_beyond(values[one], errors[one])[0]
+        # Any of those that were left could have been the farthest one.
+        if chance * (count - removed + 1) <= FALSE_DISCOVERIES:
+            last = removed
+    inside = np.ones(count, bool)
+    inside[order[:last]] = False
+    return inside
 
 
 def _beyond(values: Floats, errors: Floats, inside: Flags) -> Floats:
@@ -67,15 +91,6 @@ def _beyond(values: Floats, errors: Floats, inside: Flags) -> Floats:
         for others in [inside & (np.arange(len(values)) != place)]
     ]
     return np.array(chances)
-
-
-def _majority(held: Floats, inside: Flags) -> Flags:
-    """The hosts that make up the fleet: those that are no outliers. A host that was left out stays out.
-
-    More than half of the hosts are the fleet, whatever they do.
-    """
-    left: Flags = inside & (held > FALSE_DISCOVERIES)
-    return left if 2 * left.sum() > len(held) else inside
 
 
 @dataclass(frozen=True)

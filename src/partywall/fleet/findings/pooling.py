@@ -29,8 +29,8 @@ REACH = 12.0
 """The largest spread of the grid, as a multiple of how far the values scatter."""
 PRIOR_SCALE = 0.1
 """Half of all fleets have a spread below it, as far as the prior goes (Gelman 2006)."""
-STEPS = 100
-"""Halvings, far more than a double has digits."""
+STEPS = 60
+"""Halvings, more than a double has digits."""
 
 
 def moderated(errors: Floats, freedom: Floats) -> Floats:
@@ -109,7 +109,7 @@ def fitted(values: Floats, errors: Floats, groups: Floats | None = None) -> Fit:
 
 def _least_squares(values: Floats, weights: Floats, design: Floats) -> tuple[Floats, Floats, float]:
     """Means, the inverse of their information, and the weighted sum of squares that is left."""
-    inverse: Floats = np.linalg.inv(design.T @ (weights[:, None] * design))
+    inverse: Floats = np.asarray(np.linalg.inv(design.T @ (weights[:, None] * design)), np.float64)
     means: Floats = inverse @ (design.T @ (weights * values))
     return means, inverse, float(weights @ (values - design @ means) ** 2)
 

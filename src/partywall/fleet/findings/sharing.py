@@ -53,14 +53,14 @@ def shared(facts: Sequence[Mapping[str, str]], is_outlier: Sequence[bool], seed:
     chosen, is_exact = _choices(hosts, count, seed)
     largest = np.array([telling[np.arange(len(pairs)), has[:, who].sum(axis=1)].max() for who in chosen])
     own = telling[np.arange(len(pairs)), has[:, flags].sum(axis=1)]
-    found = []
+    result = []
     for place, (fact, value) in enumerate(pairs):
         beyond = int((largest >= own[place] - 1e-9).sum())
         chance = beyond / len(chosen) if is_exact else (beyond + 1) / (len(chosen) + 1)
         among, all_ = int(has[place, flags].sum()), int(has[place].sum())
         if chance <= ALPHA:
-            found.append(Shared(fact, value, among, count, all_ - among, hosts - count, chance, is_exact))
-    return sorted(found, key=lambda each: (each.chance, each.fact, each.value))
+            result.append(Shared(fact, value, among, count, all_ - among, hosts - count, chance, is_exact))
+    return sorted(result, key=lambda each: (each.chance, each.fact, each.value))
 
 
 def _pairs(facts: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:

@@ -17,8 +17,8 @@ from partywall.fleet.ledger.lease import default_root
 
 def main(root: str = "") -> None:
     try:
-        asked = json.loads(sys.stdin.buffer.read())
-        answer = answered(Ledger(Path(root) if root else default_root()), asked)
+        request = json.loads(sys.stdin.buffer.read())
+        answer = answered(Ledger(Path(root) if root else default_root()), request)
     except (PartywallError, OSError) as error:
         answer = {"error": str(error)}
     print(json.dumps({"partywall": __version__, **answer}))  # noqa: T201 - the answer

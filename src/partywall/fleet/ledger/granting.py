@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,12 +49,9 @@ class Order:
 
 
 def launch(root: Path, lease: Lease, lock: int) -> None:
-    """Starts the keeper of a grant, in a session of its own, with the lock of measurements."""
-    with (root / "keeper.txt").open("ab") as output:
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", "partywall.fleet.ledger.keeper", str(root), str(lease.grant)],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=[lock], cwd="/",
-        )  # fmt: skip
+    """Starts the keeper of a grant, detached, with the lock of measurements."""
+    argv = [sys.executable, "-P", "-m", "partywall.fleet.ledger.keeper", str(root), str(lease.grant)]
+    measuring.detached(argv, lock, root / "keeper.txt", Path("/"))
 
 
 class Ledger:
@@ -86,7 +82,7 @@ class Ledger:
     def ensure(self, order: Order, token: int) -> State:
         """Begins an attempt unless it has begun, and extends the lease of one that is going.
 
-        An attempt begins at most once, however often it is asked for. REFUSED with the reason if the host is held by
+        An attempt begins at most once, however often it is requested. REFUSED with the reason if the host is held by
         another run or measurement, if the token is older than one that the run has seen, or if the attempt before is
         not over.
         """

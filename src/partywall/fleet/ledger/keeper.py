@@ -25,7 +25,7 @@ LOOK_S = 0.1
 LOST_S = 0.5
 """Time between SIGTERM and SIGKILL for a command whose lease was taken away."""
 STOP_S = 60.0
-"""The same for one that was asked to end: it removes what it made, and writes what it knows."""
+"""The same for one that was stopped: it removes what it made, and writes its results."""
 EARLY_NS = 10_000_000_000
 """How long before its lease expires a command gets SIGTERM; a tenth of a shorter lease."""
 EXPIRED = "its lease expired"
@@ -84,7 +84,7 @@ class Keeper:
             )  # fmt: skip
 
     def _look(self) -> None:
-        """Ends the command if the lease is lost, is about to expire, or the run was asked to end."""
+        """Ends the command if the lease is lost, is about to expire, or the run was stopped."""
         lease, now = self._book.lease(), now_ns()
         if lease is None or (lease.grant, lease.granted_ns) != (self._lease.grant, self._lease.granted_ns):
             self._end(Phase.LOST, "its lease was taken away", LOST_S)

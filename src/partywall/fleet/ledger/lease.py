@@ -61,7 +61,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class State:
-    """A run as a host sees it. attempt: the latest one. exit: its code. why: of what was refused or ended by force.
+    """A run as a host sees it. attempt: the latest one. exit: its code. why: it was refused, or ended by force.
 
     files: sizes by name, in bytes. left_s: until the lease ends.
     """
@@ -83,7 +83,7 @@ class Lease:
     """The right to measure on a host. grant: of this lease; a process with another one has lost it.
 
     token: the holder's; one with an older token is refused. granted_ns, expires_ns: of the clock of this boot. pid,
-    start_ticks: of the keeper, once it has begun. is_stopped: whether the run was asked to end.
+    start_ticks: of the keeper, once it has begun. is_stopped: whether the run is to end.
     """
 
     grant: int

@@ -1,1 +1,1 @@
-"""Measures many hosts: which one when, what each is asked for, and what comes home from it."""
+"""Measures many hosts: which host is next, what it runs, and which files come home."""

@@ -1,4 +1,4 @@
-"""All hosts of a fleet: canaries first, as many at a time as the policy allows, and one table of what they do."""
+"""All hosts of a fleet: canaries first, as many at a time as the policy allows, and one table of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partywall.events import Doing, Emit, Left, Note, Seen
 from partywall.fleet.engines.engine import Engine
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, Told
+from partywall.fleet.measure.following import Follower, Given, Progress
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
@@ -24,7 +24,7 @@ class Controller:
 
     def __init__(self, record: FleetRecord, engine: Engine, emit: Emit) -> None:
         self._record, self._engine, self._emit, self._job = record, engine, emit, record.job
-        self._queue: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Progress] = queue.SimpleQueue()
         self._over, self._lock = threading.Event(), threading.Lock()
         self._table = {place.name: Standing(place.name, "waits") for place in self._job.places}
         self._began_s = time.monotonic()

@@ -23,7 +23,7 @@ T = TypeVar("T")
 PLAN = "plan.json"
 """The file of a run's record without which it cannot be continued."""
 UNREACHED_S = 120.0
-"""How long a host that never answered is asked again."""
+"""How long requests to a host without an answer are repeated."""
 PAUSE_S = 2.0
 ANSWERED = (0, 1, 3)
 """Exit codes of a command that has findings."""
@@ -35,7 +35,7 @@ class Given(Exception):  # noqa: N818 - it is no error
 
 
 @dataclass(frozen=True)
-class Told:
+class Progress:
     """Something that happened to a host, for the table and the record. share: of its time, if known."""
 
     host: str
@@ -57,7 +57,7 @@ class Follower:
         token: int,
         home: Home,
         tried: Callable[[str, int], None],
-        say: Callable[[Told], None],
+        say: Callable[[Progress], None],
         over: threading.Event,
     ) -> None:
         self._host, self._engine, self._job, self._run, self._token = place.name, engine, job, run, token
@@ -132,7 +132,7 @@ class Follower:
             except Unreachable as error:
                 if error.is_lasting or time.monotonic() >= until:
                     raise
-                self._say(Told(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
+                self._say(Progress(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
             self._pause(PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class Follower:
         if state.phase.is_going and self._began_s is None:
             self._began_s = time.monotonic()
         share = (time.monotonic() - self._began_s) / self._job.seconds if self._began_s else None
-        self._say(Told(self._host, state.attempt, state.phase, state.why, share and min(1.0, share)))
+        self._say(Progress(self._host, state.attempt, state.phase, state.why, share and min(1.0, share)))
 
     def _measured(self, state: State) -> Measured:
         """The figures of a host that has ended. TrialError with its own words if it has none."""
@@ -202,10 +202,10 @@ PARTS = ("cpu", "kernel", "cgroup", "virtualisation", "memory")
 
 def facts_of(host: Mapping[str, Any]) -> dict[str, str]:
     """The facts of a host that are one word or number each, such as kernel.release."""
-    found = {}
+    facts = {}
     for part in PARTS:
         about = host.get(part)
         for name, value in about.items() if isinstance(about, Mapping) else ():
             if isinstance(value, str | bool | int) and value != "":
-                found[f"{part}.{name}"] = str(value)
-    return found
+                facts[f"{part}.{name}"] = str(value)
+    return facts

@@ -21,7 +21,8 @@ from partywall.fleet.findings.pooling import Fit, Floats, Posterior, fitted, mod
 from partywall.testing.fleets import drawn
 
 HOSTS, SPREADS = (5, 10, 30, 100, 1000), (0.0, 0.5, 1.0, 2.0)
-TRIALS, QUICK_TRIALS = 2000, 500
+QUICK_HOSTS, QUICK_SPREADS = (5, 10, 100), (0.0, 0.5, 2.0)
+TRIALS, QUICK_TRIALS = 2000, 300
 FALSE_TRIALS, QUICK_FALSE_TRIALS = 400, 40
 ERROR = 0.01
 PLANTS = {
@@ -45,7 +46,8 @@ class Coverage:
 
 @bench(plants=PLANTS)
 def main(options: Options) -> Outcome:
-    kinds = [(hosts, spread) for hosts in (HOSTS[:4] if options.quick else HOSTS) for spread in SPREADS]
+    chosen = (QUICK_HOSTS, QUICK_SPREADS) if options.quick else (HOSTS, SPREADS)
+    kinds = [(hosts, spread) for hosts in chosen[0] for spread in chosen[1]]
     every = []
     for number, (hosts, spread) in enumerate(kinds):
         every.append(_covered(np.random.default_rng(number), hosts, spread, options))

@@ -12,17 +12,19 @@ import pytest
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
-from partywall.fleet.actions import Gate, ShowReport
+from partywall.fleet import actions
+from partywall.fleet.actions import Gate, ShowReport, Stop
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
 from partywall.fleet.job import AdmitJob, RunJob
+from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Lease, Phase, State
 from partywall.fleet.ledger.look import Chunk
 from partywall.fleet.measure import following
 from partywall.fleet.measure.controlling import Controller
-from partywall.fleet.record import FleetRecord, Home
+from partywall.fleet.record import FleetRecord, Home, Tried
 from partywall.host import Host
-from partywall.testing.engines import Ends, Hostile, Simulated
+from partywall.testing.engines import GOES_ON, Ends, Hostile, Simulated
 
 CELLS = ("copy beside memory", "copy alone")
 
@@ -91,7 +93,7 @@ def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
     measure(record, Simulated(tmp_path / "sim", runs))
     judged = Fleets().findings(record)
     report = Fleets().report(judged)
-    assert report.headline == "bad isolates worse than the other hosts: copy beside memory 0.5, fleet 0.9"
+    assert report.headline == "bad isolates worse than the other hosts: copy beside memory 0.5, others 0.9"
     assert Fleets().outcome(judged) is Exit.VIOLATED
     assert [cell.name for cell in judged.fleet.cells] == list(CELLS)
     outliers = next(table for table in report.tables if table.id == "outliers")
@@ -162,6 +164,43 @@ def test_a_record_goes_on_with_what_it_lacks_under_a_newer_token(make, tmp_path:
     # A run that ended with a mistake is not repeated silently: its answer is what it was.
     assert sorted(simulated.began) == [("a", 1), ("b", 1), ("c", 1)]
     assert (tmp_path / "sim" / "b" / "runs" / record.name / "token").read_text() == "2"
+
+
+def test_after_ctrl_c_hosts_measure_on_and_the_next_controller_takes_them_over(make, tmp_path: Path):
+    def goes_on(folder: Path, lease: Lease) -> int:
+        ends(0.9)(folder, lease)
+        return GOES_ON
+
+    runs = {"a": [goes_on], "b": [ends(0.9)], "c": [ends(0.9)]}
+    record, simulated, notes = make(runs), Simulated(tmp_path / "sim", runs), []
+
+    def interrupted(event: object) -> None:
+        notes.append(getattr(event, "text", ""))
+        rows = {row.host: row.state for row in getattr(event, "value", ())}
+        if rows.get("a") == Phase.RUNNING and "measured" in rows.values():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Controller(record, simulated, interrupted).run()
+    assert f"a measure on; partywall fleet stop {record.path} ends them" in notes
+    assert simulated.state("a", record.name).phase is Phase.RUNNING
+    simulated.end("a")
+    measure(record, simulated)
+    assert set(record.measured) == {"a", "b", "c"}
+    assert sorted(simulated.began) == [("a", 1), ("b", 1), ("c", 1)]
+    assert record.begin() == 3
+
+
+def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs = {"a": [lambda _folder, _lease: GOES_ON]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    order = Order(record.name, ("run", "demo"))
+    record.stream.append(Tried(host="a", attempt=1))
+    simulated.ensure("a", order, record.begin())
+    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+    assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
+    refused = simulated._ledgers["a"].ensure(order, 1)
+    assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
 
 
 @pytest.mark.parametrize("seed", range(12))

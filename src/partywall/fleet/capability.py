@@ -38,7 +38,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
 
     jobs, record = (RunJob, AdmitJob), FleetRecord
     actions = (ShowReport, Gate, Stop)
-    rows, doing = "figures of hosts", "measuring"
+    rows, doing = "figures", "measuring"
     keeps = "the measurement goes on"
     disturbs = False
 

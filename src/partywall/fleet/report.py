@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from partywall.core.report.value import Chart, Column, On, Report, Row, Table
+from partywall.core.report.compared import MISSING
+from partywall.core.report.value import Chart, Column, On, Report, Row, Table, shown
 from partywall.core.report.wording import interval
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.fleet.findings.findings import FleetCell, FleetFindings
@@ -30,12 +31,13 @@ BAR = 10
 
 def _between(key: str, row: Row) -> str:
     if row.get(key) is None:
-        return "–"
+        return MISSING
     return interval(*(row[f"{key}{end}"] for end in ("", "_low", "_high")))
 
 
 def _range(row: Row) -> str:
-    return "–" if row.get("unseen_low") is None else f"{row['unseen_low']:.3g} to {row['unseen_high']:.3g}"
+    ends = (row.get("unseen_low"), row.get("unseen_high"))
+    return MISSING if None in ends else " to ".join(shown(end, "") for end in ends)
 
 
 OUTLIERS = (
@@ -43,13 +45,15 @@ OUTLIERS = (
     Column("cell", "cell", is_key=True),
     Column("is", "isolates"),
     Column("value", "measured", "", text=partial(_between, "value")),
-    Column("fleet", "fleet", ""),
-    Column("p", "chance", "", on=On.PAGE),
+    Column("fleet", "other hosts", ""),
+    Column("p", "chance", "", on=On.PAGE, text=lambda row: f"{row['p']:.2g}"),
 )
 CELLS = (
     Column("cell", "cell", is_key=True),
     Column("factor", "fleet", "", text=partial(_between, "factor")),
-    Column("spread", "spread", "%", text=lambda row: "–" if row["spread"] is None else f"{100 * row['spread']:.1f} %"),
+    Column(
+        "spread", "spread", "%", text=lambda row: MISSING if row["spread"] is None else f"{100 * row['spread']:.1f} %"
+    ),
     Column("unseen_low", "unseen host", "", text=_range),
     Column("hosts", "hosts", ""),
 )
@@ -62,16 +66,16 @@ HOSTS = (
 SHARED = (
     Column("fact", "fact", is_key=True),
     Column("value", "value", is_key=True),
-    Column("among", "worse hosts", ""),
-    Column("others", "other hosts", ""),
-    Column("chance", "chance", ""),
+    Column("among", "worse hosts"),
+    Column("others", "other hosts"),
+    Column("chance", "chance", "", text=lambda row: f"{row['chance']:.2g}"),
 )
 FAILED = (Column("host", "host", is_key=True), Column("why", "why"))
 LIVE = (
     Column("host", "host", is_key=True),
     Column("state", "state"),
     Column("bar", "time"),
-    Column("attempt", "attempt", "", text=lambda row: str(row["attempt"] or "–")),
+    Column("attempt", "attempt", "", text=lambda row: str(row["attempt"] or MISSING)),
     Column("why", "what it says"),
 )
 
@@ -113,7 +117,7 @@ def headline(findings: FleetFindings) -> str:
         cell, host = findings.outliers[0]
         named = ", ".join(worse[:3]) + (f" and {len(worse) - 3} more" if len(worse) > 3 else "")
         verb = "isolates" if len(worse) == 1 else "isolate"
-        return f"{named} {verb} worse than the other hosts: {cell.name} {host.value.value:.2g}, fleet {host.fleet:.2g}"
+        return f"{named} {verb} worse than the other hosts: {cell.name} {host.value.value:.2g}, others {host.fleet:.2g}"
     if findings.outcome is Outcome.INCONCLUSIVE:
         return f"{count} of at least {MIN_HOSTS} hosts were measured, too few to compare"
     return f"none of {count} hosts isolates worse than the others"
@@ -230,10 +234,10 @@ def _change(key: str, row: Row) -> str:
 def live(rows: Sequence[Standing]) -> Report:
     """The table of hosts while they are measured."""
     done = sum(row.state == "measured" for row in rows)
-    shown = sorted(rows, key=lambda row: (row.state in ("measured", "waits"), row.state == "waits"))
+    ordered = sorted(rows, key=lambda row: (row.state in ("measured", "waits"), row.state == "waits"))
     table = [
         {"host": row.host, "state": row.state, "bar": _bar(row.share), "attempt": row.attempt, "why": row.why}
-        for row in shown
+        for row in ordered
     ]
     return Report(f"{done} of {len(rows)} hosts", sections=(Table("hosts", "Hosts", LIVE, table, brief=16),))
 

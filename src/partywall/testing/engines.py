@@ -14,10 +14,15 @@ from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.granting import Ledger, Order
 from partywall.fleet.ledger.lease import Book, Lease, Phase, State
 from partywall.fleet.ledger.look import Chunk, Look
+from partywall.host.label import start_ticks
 
 T = TypeVar("T")
+GOES_ON = -1
 Ends = Callable[[Path, Lease], int | None]
-"""What a run on a simulated host does: it writes files into its folder. Returns the exit code; None if it dies."""
+"""What a run on a simulated host does: it writes files into its folder. Returns the exit code; None if it dies.
+
+With `GOES_ON`, it measures until `Simulated.end` is called.
+"""
 
 
 class Simulated:
@@ -49,6 +54,13 @@ class Simulated:
         chunks = (Chunk(name, offset, (folder / name).read_bytes()[offset:]) for name, offset in since.items())
         return Look(self.state(host, run), tuple(chunks))
 
+    def end(self, host: str, code: int = 0) -> None:
+        """Ends the run of a host that goes on."""
+        book = self._ledgers[host].book
+        lease = book.lease()
+        if lease is not None:
+            book.ended(lease, State(Phase.ENDED, exit=code))
+
     def _ledger(self, host: str) -> Ledger:
         def begin(root: Path, lease: Lease, _lock: int) -> None:
             book = Book(root)
@@ -57,6 +69,8 @@ class Simulated:
             code = self._runs[host][lease.attempt - 1](book.folder(lease.run), lease)
             if code is None:
                 book.put(replace(lease, boot="the one before"))
+            elif code == GOES_ON:
+                book.put(replace(lease, pid=os.getpid(), start_ticks=start_ticks(os.getpid())))
             else:
                 book.ended(lease, State(Phase.ENDED, exit=code))
 

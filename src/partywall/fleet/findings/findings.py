@@ -217,6 +217,8 @@ def admitted(host: Measured, fleet: Sequence[Measured], margin: float) -> dict[s
     judged = {}
     for each in readings:
         cell = own[each.name]
-        posterior = Posterior(each.values, each.moderated)
+        errors = each.moderated
+        is_sound = judging.sound(each.values, errors)
+        posterior = Posterior(each.values[is_sound], errors[is_sound])
         judged[each.name] = judging.admit(posterior, math.log(cell.value), error_of(cell), margin, len(readings))
     return judged

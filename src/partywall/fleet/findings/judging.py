@@ -21,7 +21,9 @@ FALSE_REJECTIONS = 0.01
 """The share of sound hosts that are refused, at most."""
 MAD = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
-PATIENCE = 8
+TAKEN_AWAY = 0.02
+"""The chance to take a host away from a fleet of sound ones. It is judged again afterwards."""
+PATIENCE = 40
 """Hosts in a row that do not differ, after which no more are taken away."""
 MIN_HOSTS = 3
 """With fewer, no host differs from the others more than chance may explain."""
@@ -73,7 +75,7 @@ def sound(values: Floats, errors: Floats) -> Flags:
         one = slice(host, host + 1)
         chance = Posterior(values[left], errors[left]).chance_beyond(values[one], errors[one])[0]
         # Any of those that were left could have been the farthest one.
-        if chance * (count - removed + 1) <= FALSE_DISCOVERIES:
+        if chance * (count - removed + 1) <= TAKEN_AWAY:
             last = removed
     inside = np.ones(count, bool)
     inside[order[:last]] = False

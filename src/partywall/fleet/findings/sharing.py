@@ -51,7 +51,9 @@ def shared(facts: Sequence[Mapping[str, str]], is_outlier: Sequence[bool], seed:
     has = np.array([[host.get(fact) == value for host in facts] for fact, value in pairs], bool)
     telling = _surprises(has, count)
     chosen, is_exact = _choices(hosts, count, seed)
-    largest = np.array([telling[np.arange(len(pairs)), has[:, who].sum(axis=1)].max() for who in chosen])
+    largest = np.zeros(len(chosen))
+    for row, surprise in zip(has, telling, strict=True):
+        np.maximum(largest, surprise[row[chosen].sum(axis=1)], out=largest)
     own = telling[np.arange(len(pairs)), has[:, flags].sum(axis=1)]
     result = []
     for place, (fact, value) in enumerate(pairs):
@@ -80,9 +82,9 @@ def _surprises(has: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.float64
     return np.array([-stats.hypergeom.logsf(numbers - 1, has.shape[1], int(row.sum()), count) for row in has])
 
 
-def _choices(hosts: int, count: int, seed: int) -> tuple[list[npt.NDArray[np.int64]], bool]:
-    """Which hosts may be the outliers: all ways if there are few, else random ones."""
+def _choices(hosts: int, count: int, seed: int) -> tuple[npt.NDArray[np.int64], bool]:
+    """Which hosts may be the outliers: all ways if there are few, else random ones. Shape: (ways, count)."""
     if math.comb(hosts, count) <= EXACT:
-        return [np.array(who) for who in itertools.combinations(range(hosts), count)], True
+        return np.array(list(itertools.combinations(range(hosts), count))), True
     chance = np.random.default_rng(seed)
-    return [chance.permutation(hosts)[:count] for _ in range(EXACT)], False
+    return np.array([chance.permutation(hosts)[:count] for _ in range(EXACT)]), False

@@ -50,15 +50,18 @@ class Controller:
     def _together(self, places: Sequence[Place], token: int, attempts: dict[str, int]) -> None:
         with ThreadPoolExecutor(self._job.at_once) as pool:
             try:
-                going = {
+                futures = {
                     pool.submit(self._follower(place, token).follow, attempts.get(place.name, 0)): place.name
                     for place in places
                 }
-                for future in self._ended(going):
-                    self._take(going[future], future)
+                for future in self._ended(futures):
+                    self._take(futures[future], future)
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
+                if going := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
+                    said = f"{', '.join(going)} measure on; partywall fleet stop {self._record.path} ends them"
+                    self._emit(Note(said))
                 raise
 
     def _ended(self, going: dict[Future[Measured], str]) -> Iterator[Future[Measured]]:

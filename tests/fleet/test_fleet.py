@@ -203,6 +203,22 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
 
 
+def test_what_was_stopped_goes_on_with_its_record(make, tmp_path: Path):
+    def stopped(folder: Path, lease: Lease) -> int:
+        dies(folder, lease)
+        return GOES_ON
+
+    runs = {"a": [stopped, ends(0.9)]}
+    record, simulated = make(runs, attempts="1"), Simulated(tmp_path / "sim", runs)
+    simulated.ensure("a", Order(record.name, ("run", "demo")), record.begin())
+    simulated.end("a", phase=Phase.STOPPED)
+    measure(record, simulated)
+    assert simulated.began == [("a", 1), ("a", 2)]
+    argv = json.loads((tmp_path / "sim" / "a" / "runs" / record.name / "order.json").read_text())["argv"]
+    assert "--resume=record-1" in argv
+    assert set(record.measured) == {"a"}
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_hostile_network_changes_nothing(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int):
     monkeypatch.setattr(following, "PAUSE_S", 0.001)

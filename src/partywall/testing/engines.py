@@ -54,12 +54,12 @@ class Simulated:
         chunks = (Chunk(name, offset, (folder / name).read_bytes()[offset:]) for name, offset in since.items())
         return Look(self.state(host, run), tuple(chunks))
 
-    def end(self, host: str, code: int = 0) -> None:
+    def end(self, host: str, code: int = 0, phase: Phase = Phase.ENDED) -> None:
         """Ends the run of a host that goes on."""
         book = self._ledgers[host].book
         lease = book.lease()
         if lease is not None:
-            book.ended(lease, State(Phase.ENDED, exit=code))
+            book.ended(lease, State(phase, exit=code))
 
     def _ledger(self, host: str) -> Ledger:
         def begin(root: Path, lease: Lease, _lock: int) -> None:

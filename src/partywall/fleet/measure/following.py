@@ -27,6 +27,7 @@ UNREACHED_S = 120.0
 PAUSE_S = 2.0
 ANSWERED = (0, 1, 3)
 """Exit codes of a command that has findings."""
+UNFINISHED = (Phase.DIED, Phase.LOST, Phase.STOPPED)
 WORDS_MOST = 300
 
 
@@ -67,13 +68,15 @@ class Follower:
     def follow(self, attempt: int) -> Measured:
         """Measures the host. attempt: the last one that was ordered; 0 for none. TrialError if it fails for good."""
         state = self._patiently(lambda: self._engine.state(self._host, self._run), UNREACHED_S)
-        attempt = max(attempt, state.attempt, 1)
+        # What was stopped or died before this controller began goes on.
+        attempt = state.attempt + 1 if state.phase in UNFINISHED else max(attempt, state.attempt, 1)
+        last = attempt + self._job.attempts - 1
         while True:
             state = self._attempted(self._order(attempt, state))
             if state.phase is Phase.ENDED:
                 self._home.settle(state := self._fetched(state))
                 return self._measured(state)
-            if state.phase not in (Phase.DIED, Phase.LOST) or attempt >= self._job.attempts:
+            if state.phase not in (Phase.DIED, Phase.LOST) or state.attempt >= last:
                 raise TrialError(f"{self._host}: {state.why or state.phase}")
             attempt = state.attempt + 1
             self._home.forget_whole()

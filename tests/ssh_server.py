@@ -24,10 +24,11 @@ def lacking():
 class SshServer:
     """Names that its client's configuration knows: `there`, `unknown-key`, `refused` and `closed`.
 
-    ahead_s: how far the monotonic clock of what runs there is ahead of this host's, by a time namespace.
+    ahead_s: how far the monotonic clock of what runs there is ahead of this host's, by a time namespace. alone: whether
+    it has namespaces of its own, so that everything there ends with it. inside: a folder of a cgroup that it is in.
     """
 
-    def __init__(self, folder, *, ahead_s=0, force=""):
+    def __init__(self, folder, *, ahead_s=0, force="", alone=False, inside=""):
         self.folder = Path(folder)
         for key in ("host", "user", "stranger"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key], check=True)
@@ -38,6 +39,11 @@ class SshServer:
         argv = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd.conf")]
         if ahead_s:
             argv = ["unshare", "--time", "--monotonic", str(ahead_s), "--fork", "--kill-child", *argv]
+        if alone:
+            spaces = ["--pid", "--mount-proc", "--uts", "--ipc", "--fork", "--kill-child"]
+            argv = ["unshare", *spaces, *argv]
+        if inside:
+            argv = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(inside), *argv]
         self._log = (self.folder / "log").open("wb")
         self.process = subprocess.Popen(argv, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
         self._wait()

@@ -19,6 +19,10 @@ from partywall.core.capability import Options
 from partywall.core.record import Record
 from partywall.errors import UsageError
 from partywall.events import silent
+from partywall.fleet.job import Host as FleetHost
+from partywall.fleet.job import Inventory, RunJob
+from partywall.fleet.record import Cell as FleetCell
+from partywall.fleet.record import FleetRecord, Measured
 from partywall.guard.record import GuardInterval
 from partywall.load.record import LoadDirectory
 from partywall.migrate.document import MigrationPlan, Move
@@ -127,7 +131,19 @@ def blame(path: Path) -> Record:
     return simulated(path, blocks=10)
 
 
+def fleet(path: Path) -> Record:
+    inventory = Inventory(path="", hosts=(FleetHost(name="a"),))
+    job = RunJob.parsed({"inventory": inventory, "scenario": "demo"})
+    record = FleetRecord.create(path, job, {})
+    cell = FleetCell(name="copy beside memory", value=0.9, low=0.88, high=0.92, n=12)
+    for host in ("a", "b", "c"):
+        record.stream.append(Measured(host=host, exit=0, cells=(cell,)))
+    record.end()
+    return record
+
+
 MAKERS = {
+    "fleet": fleet,
     "blame": blame,
     "run": run,
     "trace": trace,

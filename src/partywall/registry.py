@@ -20,9 +20,10 @@ OWN = {
     "consolidation": "partywall.consolidate.capability:Consolidations",
     "watch": "partywall.watch.capability:Watches",
     "blame": "partywall.blame.capability:Blames",
+    "fleet": "partywall.fleet.capability:Fleets",
     "study": "partywall.study.capability:Studies",
 }
-MADE = ("blame", "guard", "power", "trace", "watch")
+MADE = ("blame", "fleet", "guard", "power", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
 
 

@@ -87,6 +87,18 @@ WRONG: list[tuple[str, str, str]] = [
     ("guard run policy.yaml --every", "x", DURATION),
     ("guard run policy.yaml --agent", "x", "'x' is not an agent"),
     ("guard run policy.yaml --every", "0s", "must be greater than 0, not 0s"),
+    *((f"fleet run localhost demo --{name}", "x", DURATION) for name in ("budget", "lease", "every")),
+    *((f"fleet admit a --against done --{name}", "x", DURATION) for name in ("budget", "lease", "every")),
+    ("fleet run localhost demo --at-once", "0", "must be at least 1, not 0"),
+    ("fleet run localhost demo --attempts", "11", "must be at most 10, not 11"),
+    ("fleet admit a --against done --attempts", "0", "must be at least 1, not 0"),
+    ("fleet run localhost demo --engine", "x", "there is no engine 'x'"),
+    ("fleet run localhost demo --hosts", "x", "no host or group is called 'x'"),
+    ("fleet run localhost demo --canaries", "x", "no host or group is called 'x'"),
+    ("fleet admit a --against", "/none", "/none is not the record of a fleet"),
+    ("fleet admit a --against done --margin", "x", SHARE),
+    ("fleet gate done --margin", "x", SHARE),
+    *((f"fleet {verb} done --format", "x", "must be text or json, not 'x'") for verb in ("report", "gate", "stop")),
     ("trace a b --for", "x", DURATION),
     ("trace a b --for", "0s", "must be greater than 0, not 0s"),
     ("trace a b --one-in", "x", NUMBER),
@@ -173,6 +185,8 @@ WRONG: list[tuple[str, str, str]] = [
                 "trace a b",
                 "watch",
                 "blame",
+                "fleet run localhost demo",
+                "fleet admit a --against done",
             ),
             *("guard run policy.yaml", "migrate migration", "power meters", "power profiles", "power read rapl"),
             *("power calibrate rapl", "power attribute", "consolidate plan cluster", "consolidate explain done"),
@@ -214,6 +228,8 @@ ELSEWHERE = {
     "blame --never",
     # Any expression: tests of queries have wrong ones.
     "blame --query",
+    # Judged against a record, or with the line of a file: tests/fleet has them.
+    *("fleet gate --canaries", "fleet gate --before", "fleet admit --inventory", "fleet admit --engine"),
 }
 
 

@@ -58,6 +58,7 @@ COMMANDS: dict[str, Command | None] = {
         "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
     ),
     "power": None,
+    "fleet": None,
     "consolidate": Command(
         "consolidate:app", "Plan which guests share a host and which hosts are off, and simulate policies."
     ),

@@ -12,9 +12,11 @@ import fcntl
 import json
 import os
 import secrets
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from partywall import units
 from partywall.errors import UsageError
@@ -58,6 +60,20 @@ def lock_alone() -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def detached(
+    argv: Sequence[str], lock: int | None, output: Path, cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a command that holds the lock until its end, in a session of its own: who starts it may end before.
+
+    output: a file that it appends to. The caller may close its own lock.
+    """
+    with output.open("ab") as stream:
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=cwd, env=env,
+            start_new_session=True, pass_fds=[] if lock is None else [lock],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ class JobForm:
 
 @cache
 def forms() -> tuple[JobForm, ...]:
-    """The forms, in the order of the commands."""
+    """The forms, in the order of the commands. A job that needs what no page may give has none."""
     return tuple(
         JobForm(name, job.verb, _first_sentence(job), f"partywall {' '.join(_words(name, job))}", _remote(job))
         for name in registry.made()
         for job in kinds.made(name).jobs
-        if document_of(job) is None
+        if document_of(job) is None and all(each.option.page for each in job.asked() if each.is_required)
     )
 
 

@@ -387,28 +387,20 @@ class Runner:
             words.append("--allow-commands")
         # Stored before the start, so that a killed runner does not start the attempt twice.
         folder.put(job)
-        with folder.output(job.id).open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    "/bin/sh",
-                    "-c",
-                    SHELL,
-                    "sh",
-                    str(folder.exit_file(job)),
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "partywall",
-                    *words,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=folder.root,
-                env=os.environ | {"COLUMNS": "120"},
-                start_new_session=True,
-                pass_fds=[self._lock] if self._lock is not None else [],
-            )
+        argv = [
+            "/bin/sh",
+            "-c",
+            SHELL,
+            "sh",
+            str(folder.exit_file(job)),
+            sys.executable,
+            "-P",
+            "-m",
+            "partywall",
+            *words,
+        ]
+        environment = os.environ | {"COLUMNS": "120"}
+        self._process = measuring.detached(argv, self._lock, folder.output(job.id), folder.root, environment)
         pid = self._process.pid
         folder.put(job.model_copy(update={"pid": pid, "start_ticks": start_ticks(pid)}))
         # The job holds the lock from here on.

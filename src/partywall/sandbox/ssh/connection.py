@@ -103,10 +103,10 @@ def version(host: Host) -> str:
     return host.output([*program(host.which, host), "-V"]).strip()
 
 
-def argv(destination: str, command: str) -> list[str]:
-    """The command line of ssh."""
+def argv(destination: str, command: str, more: Sequence[str] = ()) -> list[str]:
+    """The command line of ssh. more: options of this destination."""
     options = [word for name, value in OPTIONS.items() for word in ("-o", f"{name}={value}")]
-    return [*program(), "-T", *options, "--", destination, command]
+    return [*program(), "-T", *options, *more, "--", destination, command]
 
 
 @dataclass(frozen=True)

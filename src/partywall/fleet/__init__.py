@@ -1,0 +1,1 @@
+"""Measure the same thing on many hosts, and say which of them isolate worse than the others."""

@@ -1,0 +1,107 @@
+"""The commands that measure nothing: they read records of fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from partywall.core.job import Action, Option
+from partywall.core.report.value import Column, Report, Table
+from partywall.errors import Problem, TrialError, UsageError
+from partywall.fleet.engines.engine import Engine, Unreachable, named
+from partywall.fleet.findings.findings import findings_of, gated
+from partywall.fleet.job import RunJob
+from partywall.fleet.record import FleetRecord
+from partywall.values import Share
+
+STOPPED_AT_ONCE = 32
+RECORD = Option("A record of 'partywall fleet run'.", metavar="RECORD")
+
+
+class ShowReport(Action):
+    """Show what is known of a fleet so far, while it is measured too. 'partywall report' also writes the page.
+
+    Exit code: 0 no host differs, 1 a host isolates worse, 2 bad record, 3 too few hosts to tell.
+    """
+
+    verb: ClassVar[str] = "report"
+
+    record: Annotated[Path, RECORD]
+
+    def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+
+        del host
+        record = FleetRecord.open(self.record)
+        return report.report(findings_of(record.measured, record.failed), {"name": record.name})
+
+
+class Gate(Action):
+    """Decide whether a rollout may go on: are the canaries worse than the other hosts by more than a margin?
+
+    \b
+      partywall fleet gate runs/fleet-run-… --canaries 'new-kernel' --margin 3%
+      partywall fleet gate runs/fleet-run-… --before runs/fleet-run-…
+
+    The canaries hold only if the whole interval of every cell is above the margin (non-inferiority at 95 %). With
+    --before, every host is compared with itself in an earlier record.
+
+    Exit code: 0 no worse, 1 worse, 2 bad record or option, 3 not known.
+    """  # noqa: D301 - Click keeps the lines after a backspace
+
+    verb: ClassVar[str] = "gate"
+
+    record: Annotated[Path, RECORD]
+    canaries: Annotated[str, Option("Hosts or groups. Default: the canaries of the record.")] = ""
+    before: Annotated[Path | None, Option("An earlier record of the same hosts.")] = None
+    margin: Annotated[Share, Option("The largest loss that is accepted.", example="3%")] = 0.03
+
+    def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+
+        del host
+        record = FleetRecord.open(self.record)
+        if self.before is not None:
+            judged = gated(record.measured, (), self.margin, FleetRecord.open(self.before).measured)
+            return report.gate(judged, self.margin, "the hosts")
+        job = record.job
+        pattern = self.canaries or (job.canaries if isinstance(job, RunJob) else "")
+        if not pattern:
+            raise UsageError(Problem("no canaries are given", "name hosts or groups", key="--canaries"))
+        names = [place.name for place in job.inventory.chosen(pattern)] if isinstance(job, RunJob) else []
+        return report.gate(gated(record.measured, names, self.margin, None), self.margin, f"the canaries ({pattern})")
+
+
+class Stop(Action):
+    """End the runs of a fleet on all of its hosts. What they have measured is kept, and --resume goes on later.
+
+    Exit code: 0 every host ended or had ended, 2 bad record, 5 a host did not answer.
+    """
+
+    verb: ClassVar[str] = "stop"
+
+    record: Annotated[Path, RECORD]
+
+    def act(self, host: Callable[[], Any]) -> Report:
+        del host
+        record = FleetRecord.open(self.record)
+        with record.exclusive():
+            token = record.begin()
+        reached = named(record.job.engine)(record.job.places)
+        ordered = [name for name in record.attempts() if name not in record.measured]
+        with ThreadPoolExecutor(max(1, min(STOPPED_AT_ONCE, len(ordered)))) as pool:
+            rows = list(pool.map(lambda name: _stopped(reached, name, record.name, token), ordered))
+        if silent := [row["state"] for row in rows if row["silent"]]:
+            raise TrialError("; ".join(silent))
+        columns = (Column("host", "host", is_key=True), Column("state", "state"))
+        return Report("", sections=(Table("hosts", "", columns, rows),), values={"hosts": rows})
+
+
+def _stopped(reached: Engine, host: str, run: str, token: int) -> dict[str, Any]:
+    try:
+        phase = reached.stop(host, run, token).phase
+    except Unreachable as error:
+        return {"host": host, "state": str(error), "silent": True}
+    return {"host": host, "state": "stopping" if phase.is_going else str(phase), "silent": False}

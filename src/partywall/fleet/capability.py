@@ -1,0 +1,105 @@
+"""The capability: hosts of an inventory, measured, compared and reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from partywall import units
+from partywall.core.capability import Capability, Options, Outline
+from partywall.errors import Exit, TrialError
+from partywall.events import Emit
+from partywall.fleet.actions import Gate, ShowReport, Stop
+from partywall.fleet.engines import engine
+from partywall.fleet.findings.findings import FleetFindings, admitted, findings_of
+from partywall.fleet.job import AdmitJob, FleetJob, RunJob
+from partywall.fleet.measure.controlling import Controller
+from partywall.fleet.record import Fleet, FleetRecord, Measured
+
+if TYPE_CHECKING:
+    from partywall.core.report.value import Report
+    from partywall.fleet.findings.judging import Admitted
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known of a record: of a fleet, or of one host against a fleet."""
+
+    name: str
+    started_at: str
+    fleet: FleetFindings | None
+    host: Measured | None = None
+    against: str = ""
+    cells: dict[str, Admitted] | None = None
+
+
+class Fleets(Capability[FleetJob, FleetRecord, Judged]):
+    """Measure the same thing on many hosts of an Ansible inventory, and compare them (docs/fleet.md)."""
+
+    jobs, record = (RunJob, AdmitJob), FleetRecord
+    actions = (ShowReport, Gate, Stop)
+    rows, doing = "figures", "measuring"
+    keeps = "the measurement goes on"
+    disturbs = False
+
+    def outline(self, job: FleetJob, options: Options) -> Outline:
+        """Says which hosts would measure what, how many at a time. No host is contacted."""
+        del options
+        engine.named(job.engine)
+        places, first = job.places, job.first
+        rounds = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
+        each = units.format_duration(round(job.seconds * 1e9))
+        lines = [
+            f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each: {_names(places)}",
+            f"a host that hears nothing from here measures on for {units.format_duration(job.lease_ns)} at most",
+        ]
+        if first:
+            lines.append(f"first, as canaries: {', '.join(first)}")
+        return Outline(tuple(lines), rounds * job.seconds)
+
+    def measure(self, record: FleetRecord, options: Options, emit: Emit) -> None:
+        del options
+        job = record.job
+        if isinstance(job, AdmitJob) and record.fleet is None:
+            of = FleetRecord.open(job.against)
+            hosts = tuple(host for host in of.measured.values() if host.host != job.host)
+            record.stream.append(Fleet(name=of.name, hosts=hosts))
+        Controller(record, engine.named(job.engine)(job.places), emit).run()
+
+    def findings(self, record: FleetRecord) -> Judged:
+        job, measured, failed = record.job, record.measured, record.failed
+        started_at = str(record.about["started_at"])
+        if not isinstance(job, AdmitJob):
+            return Judged(record.name, started_at, findings_of(measured, failed))
+        if job.host not in measured or (fleet := record.fleet) is None:
+            raise TrialError(failed.get(job.host, f"{job.host} was not measured"))
+        cells = admitted(measured[job.host], fleet.hosts, job.margin)
+        return Judged(record.name, started_at, None, measured[job.host], fleet.name, cells)
+
+    def report(self, findings: Judged) -> Report:
+        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+
+        about = {"name": findings.name, "started_at": findings.started_at}
+        if findings.fleet is not None:
+            return report.report(findings.fleet, about)
+        host, cells = findings.host, findings.cells
+        assert host is not None  # noqa: S101 - a record is of a fleet or of a host
+        assert cells is not None  # noqa: S101
+        values = {cell.name: cell.value for cell in host.cells}
+        return report.admission(host.host, findings.against, cells, values, **about)
+
+    def outcome(self, findings: Judged) -> Exit:
+        """A host that could not be measured counts as a failed trial, unless another one is worse."""
+        code = super().outcome(findings)
+        is_failed = findings.fleet is not None and bool(findings.fleet.failed)
+        return Exit.FAILED if is_failed and code is not Exit.VIOLATED else code
+
+    def live(self, seen: Any) -> Report | None:
+        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+
+        return report.live(seen)
+
+
+def _names(places: Any) -> str:
+    names = [place.name for place in places]
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,263 @@
+"""What is measured on which hosts, and in which order: the jobs, from which commands and Python functions are made."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from partywall.core.document.reading import text
+from partywall.core.document.textfile import told
+from partywall.core.job import Duration, Job, Option
+from partywall.errors import UsageError
+from partywall.fleet import inventory
+from partywall.fleet.inventory import Place
+from partywall.run.check.reading import find, loads
+from partywall.run.document.scenario import Scenario
+from partywall.values import Frozen, Share
+
+MARK = "fleet.json"
+"""The file that identifies the record of a fleet."""
+
+
+class ScenarioFile(Frozen):
+    """The scenario that every host measures: a file, or the name of one that ships with Partywall, with its text.
+
+    It is no `TextFile`, because an editor on the web page could not name the hosts.
+    """
+
+    path: str
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if not isinstance(given, str | Path):
+            return given
+        try:
+            path = find(str(given))
+            return {"path": str(path), "text": text(path, "scenario")}
+        except UsageError as error:
+            raise told(error) from None
+
+    @property
+    def scenario(self) -> Scenario:
+        """The checked scenario. UsageError with everything that is wrong with it."""
+        return loads(self.text, self.path)
+
+
+def _checked(given: ScenarioFile) -> ScenarioFile:
+    try:
+        _ = given.scenario
+    except UsageError as error:
+        raise told(error) from None
+    return given
+
+
+class Host(Frozen):
+    """A host of a fleet, as its inventory described it when the record was made."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    variables: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        return Place(self.name, self.groups, self.variables)
+
+
+KEPT = re.compile(
+    r"partywall_\w+|ansible_(host|port|user|become|become_user|python_interpreter|private_key_file)"
+    r"|ansible_ssh_(host|port|user|private_key_file|common_args|extra_args)"
+)
+"""The variables that say how to reach a host. Others may be secrets, which no record should have."""
+
+
+class Inventory(Frozen):
+    """The hosts of an inventory. They are read once: a record has those that it began with."""
+
+    path: str
+    hosts: tuple[Host, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if not isinstance(given, str | Path):
+            return given
+        try:
+            hosts = [_kept(each) for each in _loaded(given)]
+        except UsageError as error:
+            raise told(error) from None
+        return {"path": str(given), "hosts": hosts}
+
+    def chosen(self, pattern: str) -> tuple[Place, ...]:
+        """The hosts that a pattern means; all without one. UsageError if a part of it means none."""
+        every = tuple(host.place for host in self.hosts)
+        return inventory.chosen(every, pattern) if pattern else every
+
+
+def _kept(place: Place) -> Host:
+    variables = {name: value for name, value in place.variables.items() if KEPT.fullmatch(name)}
+    return Host(name=place.name, groups=place.groups, variables=variables)
+
+
+def _loaded(given: str | Path) -> tuple[Place, ...]:
+    return (Place("localhost"),) if str(given) == "localhost" else inventory.load(Path(given))
+
+
+ENGINE = Option("How hosts are reached: ssh or local.")
+BUDGET = Option("The longest time of each host. Default: that of the scenario.", flag="--budget", example="10min")
+LEASE = Option("How long a host may measure on if it hears nothing from here.", flag="--lease", example="1h")
+ATTEMPTS = Option("How often a run on a host may begin, if it dies there.")
+EVERY = Option("How often each host is looked at.", flag="--every", example="5s")
+COMMANDS = Option("Run the commands that the scenario contains, on every host.", page="")
+INVENTORY = Option("An Ansible inventory: INI, YAML, JSON, or a program that prints it.", metavar="INVENTORY", page="")
+
+
+class FleetJob(Job):
+    """What every job of a fleet has."""
+
+    if TYPE_CHECKING:
+        # Each job has them, at their places among its own fields.
+        scenario: ScenarioFile
+        engine: str
+        budget_ns: int | None
+        lease_ns: int
+        every_ns: int
+        attempts: int
+        allow_commands: bool
+
+    @property
+    def at_once(self) -> int:
+        """How many hosts measure at a time."""
+        return 1
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The hosts that are measured, in their order."""
+        raise NotImplementedError
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The names of hosts that are measured before all others."""
+        return ()
+
+    @property
+    def seconds(self) -> float:
+        """How long one host takes at most, apart from preparations."""
+        return (self.budget_ns or self.scenario.scenario.budget) / 1e9
+
+
+class RunJob(FleetJob):
+    """Measure a scenario on every host of an Ansible inventory, and say which hosts isolate worse than the others.
+
+    \b
+      partywall fleet run hosts.ini demo --at-once 5
+      partywall fleet run hosts.yml my.yaml --hosts 'rack1,!web3' --canaries 'web1,web2'
+
+    Each host runs Partywall itself, detached and under a lease, and goes on if this command, the network or this host
+    fails. Records come home while they grow. After Ctrl-C hosts measure on; --resume takes them over again. A host
+    that cannot be measured gets a line, and the others go on.
+
+    Exit code: 0 no host differs, 1 a host isolates worse, 2 bad inventory, scenario or option, 3 too few hosts to tell,
+    5 a host could not be measured (docs/fleet.md).
+    """  # noqa: D301 - Click keeps the lines after a backspace
+
+    verb: ClassVar[str] = "run"
+
+    inventory: Annotated[Inventory, INVENTORY]
+    scenario: Annotated[
+        ScenarioFile, AfterValidator(_checked), Option("A scenario file, or a name such as demo.", metavar="SCENARIO")
+    ]
+    hosts: Annotated[str, Option("Hosts or groups, with * and !, such as 'rack1,!web3'. Default: all.")] = ""
+    engine: Annotated[str, ENGINE] = "ssh"
+    at_once_: Annotated[int, Field(ge=1, le=1000), Option("How many hosts measure at a time.", flag="--at-once")] = 10
+    canaries: Annotated[
+        str, Option("Hosts or groups that are measured first. The others follow only if all canaries hold.")
+    ] = ""
+    budget_ns: Annotated[Duration | None, BUDGET] = None
+    lease_ns: Annotated[Duration, Field(ge=10_000_000_000), LEASE] = 3_600_000_000_000
+    every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 5_000_000_000
+    attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 3
+    allow_commands: Annotated[bool, COMMANDS] = False
+
+    @model_validator(mode="after")
+    def _means_hosts(self) -> Self:
+        for flag, pattern in (("--hosts", self.hosts), ("--canaries", self.canaries)):
+            try:
+                self.inventory.chosen(pattern)
+            except UsageError as error:
+                raise ValueError(f"{flag}: {error}") from None
+        return self
+
+    @property
+    def at_once(self) -> int:
+        return self.at_once_
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        every = self.inventory.chosen(self.hosts)
+        return tuple(sorted(every, key=lambda place: place.name not in self.first))
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        return tuple(place.name for place in self.inventory.chosen(self.canaries)) if self.canaries else ()
+
+
+def _about(record: str | Path) -> dict[str, Any]:
+    """The file that identifies the record of a fleet; empty if there is none."""
+    try:
+        return dict(json.loads((Path(record) / MARK).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+class AdmitJob(FleetJob):
+    """Measure a new host before it takes work, and judge it by the fleet's prediction.
+
+    \b
+      partywall fleet admit web9 --against runs/fleet-run-… --inventory hosts.ini
+      partywall fleet admit localhost --against runs/fleet-run-… --engine local --budget 60s
+
+    The scenario is that of the fleet's record. A sound host is refused in at most 1 % of all cases. The host is
+    admitted only if one that is worse than the fleet by --margin would have been refused.
+
+    Exit code: 0 admitted, 1 refused, 2 bad option, 3 measured too briefly to tell, 5 the host could not be measured.
+    """  # noqa: D301 - Click keeps the lines after a backspace
+
+    verb: ClassVar[str] = "admit"
+
+    host: Annotated[str, Option("The host.", metavar="HOST")]
+    against: Annotated[Path, Option("The record of the fleet.", page="")]
+    inventory: Annotated[Inventory | None, Option("An inventory that has the host.", page="")] = None
+    margin: Annotated[Share, Option("A loss that must not be missed.", example="5%")] = 0.05
+    engine: Annotated[str, ENGINE] = "ssh"
+    budget_ns: Annotated[Duration | None, BUDGET] = 60_000_000_000
+    lease_ns: Annotated[Duration, Field(ge=10_000_000_000), LEASE] = 600_000_000_000
+    every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 2_000_000_000
+    attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 1
+    allow_commands: Annotated[bool, COMMANDS] = False
+    scenario: ScenarioFile
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_fleet(cls, given: Any) -> Any:
+        """Takes the scenario of the fleet's record."""
+        if not isinstance(given, dict) or "scenario" in given:
+            return given
+        about = _about(given.get("against", ""))
+        return {**given, "scenario": about.get("scenario", {"path": "", "text": ""})}
+
+    @model_validator(mode="after")
+    def _is_of_fleet(self) -> Self:
+        if not self.scenario.text:
+            remedy = "give one of partywall fleet run"
+            raise ValueError(f"--against: {self.against} is not the record of a fleet; {remedy}")
+        return self
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return (Place(self.host),) if self.inventory is None else self.inventory.chosen(self.host)

@@ -1,0 +1,28 @@
+"""Carries out one request to the ledger of this host: `python -m partywall.fleet.ledger [ROOT]`.
+
+The request is JSON on standard input, because it may be long. The answer is one line of JSON: a state, or an error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from partywall import __version__
+from partywall.errors import PartywallError
+from partywall.fleet.ledger.granting import Ledger, answered
+from partywall.fleet.ledger.lease import default_root
+
+
+def main(root: str = "") -> None:
+    try:
+        request = json.loads(sys.stdin.buffer.read())
+        answer = answered(Ledger(Path(root) if root else default_root()), request)
+    except (PartywallError, OSError) as error:
+        answer = {"error": str(error)}
+    print(json.dumps({"partywall": __version__, **answer}))  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

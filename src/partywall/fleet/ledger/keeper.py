@@ -1,0 +1,133 @@
+"""The keeper of one attempt: starts its command, and ends it as soon as the lease is lost.
+
+It is a process of its own, in a session of its own, so that no network, engine or controller can end it. If it is
+killed, its command gets SIGTERM from the kernel, and ends as after Ctrl-C. `python -m partywall.fleet.ledger.keeper`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from partywall.files import write_whole
+from partywall.fleet.ledger.lease import Book, Lease, Phase, State, boot_id, now_ns
+from partywall.host.label import start_ticks
+
+LOOK_S = 0.1
+"""Time between two looks at the lease."""
+LOST_S = 0.5
+"""Time between SIGTERM and SIGKILL for a command whose lease was taken away."""
+STOP_S = 60.0
+"""The same for one that was stopped: it removes what it made, and writes its results."""
+EARLY_NS = 10_000_000_000
+"""How long before its lease expires a command gets SIGTERM; a tenth of a shorter lease."""
+EXPIRED = "its lease expired"
+
+
+class Keeper:
+    """One attempt. lease: as it was when it began."""
+
+    def __init__(self, book: Book, lease: Lease) -> None:
+        self._book, self._lease = book, lease
+        self._folder = book.folder(lease.run)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._why: tuple[Phase, str] | None = None
+        self._kill_at = float("inf")
+
+    @classmethod
+    def begun(cls, book: Book, grant: int) -> Keeper | None:
+        """Takes over a grant, and says so in the ledger. None if the lease has gone to somebody else."""
+        with book.locked():
+            lease = book.lease()
+            if lease is None or lease.grant != grant or lease.boot != boot_id() or lease.pid is not None:
+                return None
+            if lease.is_stopped or now_ns() >= lease.expires_ns:
+                phase, why = (Phase.STOPPED, "it was stopped") if lease.is_stopped else (Phase.LOST, EXPIRED)
+                book.ended(lease, State(phase, why=f"{why} before it began"))
+                return None
+            lease = book.put(dataclasses.replace(lease, pid=os.getpid(), start_ticks=start_ticks(os.getpid())))
+            write_whole(book.folder(lease.run) / f"begun-{lease.attempt}", "", durable=True)
+            book.note("began", lease)
+        return cls(book, lease)
+
+    def run(self) -> None:
+        """Carries out the attempt, and stores how it ended."""
+        try:
+            self._start()
+        except OSError as error:
+            self._store(State(Phase.ENDED, exit=127, why=f"{error.filename or 'the command'}: {error.strerror}"))
+            return
+        process = self._process
+        assert process is not None  # noqa: S101 - _start has set it
+        while process.poll() is None:
+            time.sleep(LOOK_S)
+            self._look()
+        self._signal(signal.SIGKILL)
+        phase, why = self._why or (Phase.ENDED, "")
+        if why and process.returncode == -signal.SIGKILL:
+            self._clean_up()
+        self._store(State(phase, exit=process.returncode, why=why))
+
+    def _start(self) -> None:
+        argv = json.loads((self._folder / "order.json").read_text(encoding="utf-8"))["argv"]
+        with (self._folder / "result.json").open("wb") as result, (self._folder / "output.txt").open("ab") as output:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", "--", *argv], cwd=self._folder, stdin=subprocess.DEVNULL,
+                stdout=result, stderr=output, close_fds=False, process_group=0, env=os.environ | {"COLUMNS": "120"},
+            )  # fmt: skip
+
+    def _look(self) -> None:
+        """Ends the command if the lease is lost, is about to expire, or the run was stopped."""
+        lease, now = self._book.lease(), now_ns()
+        if lease is None or (lease.grant, lease.granted_ns) != (self._lease.grant, self._lease.granted_ns):
+            self._end(Phase.LOST, "its lease was taken away", LOST_S)
+        elif now >= lease.expires_ns:
+            self._end(Phase.LOST, EXPIRED, 0.0)
+        elif now >= lease.expires_ns - min(EARLY_NS, (lease.expires_ns - lease.granted_ns) // 10):
+            self._end(Phase.LOST, EXPIRED, (lease.expires_ns - now) / 1e9)
+        elif lease.is_stopped:
+            self._end(Phase.STOPPED, "it was stopped", STOP_S)
+        if time.monotonic() >= self._kill_at:
+            self._signal(signal.SIGKILL)
+
+    def _end(self, phase: Phase, why: str, within_s: float) -> None:
+        """Asks the command to end. A later reason may only shorten its time."""
+        if self._why is None or self._why[0] is not phase:
+            self._why = phase, why
+            self._signal(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, time.monotonic() + within_s)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the command and everything in its process group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _clean_up(self) -> None:
+        """Removes what a killed command could not remove. The lock of measurements is held meanwhile."""
+        with (self._folder / "output.txt").open("ab") as output, contextlib.suppress(OSError):
+            subprocess.run(
+                [sys.executable, "-P", "-m", "partywall", "reap"], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, check=False,
+            )  # fmt: skip
+
+    def _store(self, state: State) -> None:
+        with self._book.locked():
+            self._book.ended(self._lease, state)
+
+
+def main(root: str, grant: str) -> None:
+    keeper = Keeper.begun(Book(Path(root)), int(grant))
+    if keeper is not None:
+        keeper.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""All hosts of a fleet: canaries first, as many at a time as the policy allows, and one table of all."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from partywall.errors import Exit, PartywallError
+from partywall.events import Doing, Emit, Left, Note, Seen
+from partywall.fleet.engines.engine import Engine
+from partywall.fleet.inventory import Place
+from partywall.fleet.ledger.lease import Phase
+from partywall.fleet.measure.following import Follower, Given, Progress
+from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
+
+STEP_S = 0.2
+
+
+class Controller:
+    """Measures the hosts that a record lacks. A lock orders the lines of its threads."""
+
+    def __init__(self, record: FleetRecord, engine: Engine, emit: Emit) -> None:
+        self._record, self._engine, self._emit, self._job = record, engine, emit, record.job
+        self._queue: queue.SimpleQueue[Progress] = queue.SimpleQueue()
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._table = {place.name: Standing(place.name, "waits") for place in self._job.places}
+        self._began_s = time.monotonic()
+
+    def run(self) -> None:
+        """Measures what is left. Raises KeyboardInterrupt after Ctrl-C; hosts measure on then."""
+        token, attempts, done = self._record.begin(), self._record.attempts(), self._record.measured
+        for name in done:
+            self._put(Standing(name, "measured", 1.0))
+        places = [place for place in self._job.places if place.name not in done]
+        first = [place for place in places if place.name in self._job.first]
+        rest = [place for place in places if place.name not in self._job.first]
+        self._show()
+        try:
+            for group in (first, rest):
+                if harm := self._harm():
+                    self._hold(rest, harm)
+                    break
+                self._together(group, token, attempts)
+        finally:
+            self._over.set()
+
+    def _together(self, places: Sequence[Place], token: int, attempts: dict[str, int]) -> None:
+        with ThreadPoolExecutor(self._job.at_once) as pool:
+            try:
+                futures = {
+                    pool.submit(self._follower(place, token).follow, attempts.get(place.name, 0)): place.name
+                    for place in places
+                }
+                for future in self._ended(futures):
+                    self._take(futures[future], future)
+            except BaseException:
+                self._over.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                if going := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
+                    said = f"{', '.join(going)} measure on; partywall fleet stop {self._record.path} ends them"
+                    self._emit(Note(said))
+                raise
+
+    def _ended(self, going: dict[Future[Measured], str]) -> Iterator[Future[Measured]]:
+        """The hosts in the order in which they end. Meanwhile what they say is written and shown."""
+        left = set(going)
+        while left:
+            self._listen()
+            over = {future for future in left if future.done()}
+            left -= over
+            yield from over
+
+    def _listen(self) -> None:
+        """Takes what hosts said for a moment."""
+        until, is_news = time.monotonic() + STEP_S, False
+        while (wait_s := until - time.monotonic()) > 0:
+            try:
+                said = self._queue.get(timeout=wait_s)
+            except queue.Empty:
+                break
+            is_news = True
+            before = self._table[said.host]
+            if (before.attempt, before.state) != (said.attempt, str(said.phase)) and said.attempt:
+                seconds = round(time.monotonic() - self._began_s, 1)
+                line = Became(host=said.host, attempt=said.attempt, phase=said.phase, why=said.why, seconds=seconds)
+                self._write(line)
+            state = "no answer" if said.phase is Phase.NONE else str(said.phase)
+            self._put(Standing(said.host, state, said.share, said.attempt, said.why))
+        if is_news:
+            self._show()
+
+    def _follower(self, place: Place, token: int) -> Follower:
+        record = self._record
+        home = record.home(place.name)
+        return Follower(
+            place, self._engine, self._job, record.name, token, home, self._tried, self._queue.put, self._over
+        )
+
+    def _tried(self, host: str, attempt: int) -> None:
+        """Writes an attempt before it is ordered, so that a controller that follows knows of it."""
+        self._write(Tried(host=host, attempt=attempt))
+
+    def _write(self, line: Tried | Became | Measured | Failed) -> None:
+        with self._lock:
+            self._record.stream.append(line)
+
+    def _take(self, host: str, future: Future[Measured]) -> None:
+        """Writes what became of a host."""
+        self._listen()
+        try:
+            measured = future.result()
+        except Given:
+            return
+        except PartywallError as error:
+            self._fail(host, str(error))
+        else:
+            self._write(measured)
+            self._put(Standing(host, "measured", 1.0))
+        self._show()
+
+    def _fail(self, host: str, why: str) -> None:
+        self._write(Failed(host=host, why=why))
+        self._put(Standing(host, "failed", why=why))
+        self._emit(Note(why, is_warning=True))
+
+    def _harm(self) -> str:
+        """Why the hosts after the canaries are not measured; empty if all canaries hold."""
+        for name in self._job.first:
+            measured = self._record.measured.get(name)
+            if measured is None and name in self._record.failed:
+                return f"canary {name} could not be measured"
+            if measured is not None and measured.exit == Exit.VIOLATED:
+                return f"canary {name} violates a goal of the scenario"
+        return ""
+
+    def _hold(self, places: Sequence[Place], why: str) -> None:
+        for place in places:
+            self._fail(place.name, f"{place.name}: not measured, because {why}")
+
+    def _put(self, standing: Standing) -> None:
+        self._table[standing.host] = standing
+
+    def _show(self) -> None:
+        rows = tuple(self._table.values())
+        done = sum(row.state in ("measured", "failed") for row in rows)
+        self._emit(Doing(f"{done} of {len(rows)} hosts"))
+        rounds = -(-(len(rows) - done) // self._job.at_once)
+        self._emit(Left(rounds * self._job.seconds))
+        self._emit(Seen(rows, is_kept=False))

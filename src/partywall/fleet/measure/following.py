@@ -1,0 +1,214 @@
+"""One host, from the first request to its figures. It runs in a thread of its own and only waits."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from partywall.errors import TrialError
+from partywall.fleet.engines.engine import Engine, Unreachable
+from partywall.fleet.inventory import Place
+from partywall.fleet.job import FleetJob
+from partywall.fleet.ledger.granting import Order
+from partywall.fleet.ledger.lease import Phase, State
+from partywall.fleet.ledger.look import CHUNK
+from partywall.fleet.record import Cell, Home, Measured
+
+T = TypeVar("T")
+PLAN = "plan.json"
+"""The file of a run's record without which it cannot be continued."""
+UNREACHED_S = 120.0
+"""How long requests to a host without an answer are repeated."""
+PAUSE_S = 2.0
+ANSWERED = (0, 1, 3)
+"""Exit codes of a command that has findings."""
+UNFINISHED = (Phase.DIED, Phase.LOST, Phase.STOPPED)
+WORDS_MOST = 300
+
+
+class Given(Exception):  # noqa: N818 - it is no error
+    """The controller ends. Hosts measure on."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something that happened to a host, for the table and the record. share: of its time, if known."""
+
+    host: str
+    attempt: int
+    phase: Phase
+    why: str = ""
+    share: float | None = None
+
+
+class Follower:
+    """Follows one host. tried: says that an attempt is about to be ordered; say: what happens; over: ends it."""
+
+    def __init__(
+        self,
+        place: Place,
+        engine: Engine,
+        job: FleetJob,
+        run: str,
+        token: int,
+        home: Home,
+        tried: Callable[[str, int], None],
+        say: Callable[[Progress], None],
+        over: threading.Event,
+    ) -> None:
+        self._host, self._engine, self._job, self._run, self._token = place.name, engine, job, run, token
+        self._home, self._tried, self._say, self._over = home, tried, say, over
+        self._began_s: float | None = None
+
+    def follow(self, attempt: int) -> Measured:
+        """Measures the host. attempt: the last one that was ordered; 0 for none. TrialError if it fails for good."""
+        state = self._patiently(lambda: self._engine.state(self._host, self._run), UNREACHED_S)
+        # What was stopped or died before this controller began goes on.
+        attempt = state.attempt + 1 if state.phase in UNFINISHED else max(attempt, state.attempt, 1)
+        last = attempt + self._job.attempts - 1
+        while True:
+            state = self._attempted(self._order(attempt, state))
+            if state.phase is Phase.ENDED:
+                self._home.settle(state := self._fetched(state))
+                return self._measured(state)
+            if state.phase not in (Phase.DIED, Phase.LOST) or state.attempt >= last:
+                raise TrialError(f"{self._host}: {state.why or state.phase}")
+            attempt = state.attempt + 1
+            self._home.forget_whole()
+
+    def _order(self, attempt: int, state: State) -> Order:
+        """What an attempt does: it continues the record of the one before if that has a plan."""
+        last = next((n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLAN}" in state.files), None)
+        what = ["scenario.yaml", f"--out=record-{attempt}"] if last is None else [f"--resume=record-{last}"]
+        if last is None and self._job.budget_ns:
+            what.append(f"--budget={self._job.budget_ns / 1e9:g}s")
+        commands = ["--allow-commands"] if self._job.allow_commands else []
+        words = ("run", *what, "--format=json", *commands)
+        files = {"scenario.yaml": self._job.scenario.text}
+        return Order(self._run, words, attempt, self._job.lease_ns / 1e9, files)
+
+    def _attempted(self, order: Order) -> State:
+        """Carries out an attempt, and returns how it ended."""
+        self._tried(self._host, order.attempt)
+        state = self._ensured(order, UNREACHED_S)
+        while state.phase.is_going:
+            self._tell(state)
+            self._pause(self._job.every_ns / 1e9)
+            state = self._fetched(state)
+            if state.left_s is not None and state.left_s < order.term_s / 2:
+                state = self._ensured(order, state.left_s)
+        self._tell(state)
+        if state.phase is Phase.REFUSED:
+            raise TrialError(f"{self._host}: {state.why}")
+        return state if state.files else self._fetched(state)
+
+    def _ensured(self, order: Order, within_s: float) -> State:
+        return self._patiently(lambda: self._engine.ensure(self._host, order, self._token), within_s)
+
+    def _fetched(self, state: State) -> State:
+        """Brings home what the host has more of, and returns the newest state."""
+        within_s = max(UNREACHED_S, state.left_s or 0.0)
+        while True:
+            since = self._home.since(state)
+            look = self._patiently(lambda: self._engine.fetch(self._host, self._run, since), within_s)  # noqa: B023
+            self._home.take(look.chunks)
+            state = look.state
+            if state.phase.is_going and not any(len(chunk.content) == CHUNK for chunk in look.chunks):
+                return state
+            left = self._home.since(state)
+            if not left:
+                return state
+            if left == since:
+                raise TrialError(f"{self._host}: {', '.join(left)} cannot be read there")
+
+    def _patiently(self, ask: Callable[[], T], within_s: float) -> T:
+        """Repeats a request that got no answer. Ledgers make that harmless. Unreachable if it never gets one."""
+        until = time.monotonic() + within_s
+        while True:
+            try:
+                return ask()
+            except Unreachable as error:
+                if error.is_lasting or time.monotonic() >= until:
+                    raise
+                self._say(Progress(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
+            self._pause(PAUSE_S)
+
+    def _pause(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise Given
+
+    def _tell(self, state: State) -> None:
+        if state.phase.is_going and self._began_s is None:
+            self._began_s = time.monotonic()
+        share = (time.monotonic() - self._began_s) / self._job.seconds if self._began_s else None
+        self._say(Progress(self._host, state.attempt, state.phase, state.why, share and min(1.0, share)))
+
+    def _measured(self, state: State) -> Measured:
+        """The figures of a host that has ended. TrialError with its own words if it has none."""
+        try:
+            document = json.loads(self._home.text("result.json"))
+            result, problems = document["result"], document["problems"]
+        except (ValueError, KeyError, TypeError):
+            result, problems = None, []
+        if state.exit not in ANSWERED or result is None:
+            said = "; ".join(
+                each["message"] + (f" — {each['remedy']}" if each.get("remedy") else "") for each in problems
+            )
+            last = self._home.text("output.txt").strip().rpartition("\n")[2]
+            why = said or state.why or last or "it said nothing"
+            raise TrialError(f"{self._host}: exit code {state.exit}: {why[:WORDS_MOST]}")
+        cells = tuple(cells_of(result))
+        facts = facts_of(self._facts(state))
+        return Measured(host=self._host, exit=state.exit, headline=result["headline"], cells=cells, facts=facts)
+
+    def _facts(self, state: State) -> Mapping[str, Any]:
+        """The facts of the measured host, of its own record."""
+        for attempt in range(state.attempt, 0, -1):
+            try:
+                return dict(json.loads(self._home.text(f"record-{attempt}/host.json")))
+            except ValueError:
+                continue
+        return {}
+
+
+def cells_of(result: Mapping[str, Any]) -> Iterator[Cell]:
+    """The figures of a run's findings: each isolation factor, and the rate of each victim that is alone."""
+    alone: dict[str, Mapping[str, Any]] = {}
+    for cell in result["cells"]:
+        if cell["role"] == "null":
+            continue
+        levels = ", ".join(f"{path.rpartition('.')[2]} {level}" for path, level in cell.get("levels", {}).items())
+        about = f" ({levels})" if levels else ""
+        yield from _cell(f"{cell['victim']} beside {cell['label']}{about}", cell["isolation"], is_rate=False)
+        alone.setdefault(f"{cell['victim']} alone{about}", cell["baseline_rate"])
+    for name, rate in alone.items():
+        yield from _cell(name, rate, is_rate=True)
+
+
+def _cell(name: str, estimate: Mapping[str, Any], *, is_rate: bool) -> Iterator[Cell]:
+    """A figure, unless it has no logarithm or no interval yet."""
+    ends = [estimate[end] for end in ("value", "low", "high")]
+    if all(end is not None and math.isfinite(end) and end > 0 for end in ends) and estimate["n"] > 1:
+        value, low, high = ends
+        level = estimate.get("level", 0.95)
+        yield Cell(name=name, value=value, low=low, high=high, level=level, n=estimate["n"], is_rate=is_rate)
+
+
+PARTS = ("cpu", "kernel", "cgroup", "virtualisation", "memory")
+"""The parts of a host's facts that may tell hosts apart."""
+
+
+def facts_of(host: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of a host that are one word or number each, such as kernel.release."""
+    facts = {}
+    for part in PARTS:
+        about = host.get(part)
+        for name, value in about.items() if isinstance(about, Mapping) else ():
+            if isinstance(value, str | bool | int) and value != "":
+                facts[f"{part}.{name}"] = str(value)
+    return facts

@@ -1,0 +1,297 @@
+"""The contract of engines: the same faults, against each of them, and against a hostile network."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from partywall.fleet.engines import engine as engines
+from partywall.fleet.engines.engine import Engine, Unreachable
+from partywall.fleet.engines.local import Local
+from partywall.fleet.engines.ssh import Ssh, options
+from partywall.fleet.inventory import Place
+from partywall.fleet.ledger.granting import Order
+from partywall.fleet.ledger.lease import Book, Phase, State
+from partywall.fleet.ledger.look import Look
+from partywall.fleet.record import Home
+from partywall.host.label import start_ticks
+from partywall.sandbox import measuring
+from partywall.testing.engines import Hostile
+from tests import ssh_server
+
+SOURCE = Path(__file__).parents[2] / "src"
+# `partywall test-sleep SECONDS EXIT` prints a line, sleeps and ends. It stands for a run, which takes longer to start.
+SLEEP = """
+import os, sys, time
+if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "test-sleep"]:
+    print("a line", file=sys.stderr, flush=True)
+    time.sleep(float(sys.orig_argv[5]))
+    os._exit(int(sys.orig_argv[6]))
+"""
+
+
+class World:
+    """An engine with one host. ask: repeats a call until it is answered, as a controller does."""
+
+    def __init__(self, engine: Engine, ledger: Path, home: Path) -> None:
+        self.engine, self.book, self.home = engine, Book(ledger), Home(home)
+
+    def ask(self, call: Callable[[], State | Look]):
+        for _ in range(100):
+            try:
+                return call()
+            except Unreachable as error:
+                if error.is_lasting:
+                    raise
+        raise AssertionError("no call of 100 was answered")
+
+    def ensure(self, order: Order, token: int = 1) -> State:
+        return self.ask(lambda: self.engine.ensure("there", order, token))
+
+    def stop(self, run: str = "a", token: int = 1) -> State:
+        return self.ask(lambda: self.engine.stop("there", run, token))
+
+    def state(self, run: str = "a") -> State:
+        return self.ask(lambda: self.engine.state("there", run))
+
+    def until(self, *phases: Phase, run: str = "a") -> State:
+        deadline = time.monotonic() + 30
+        while (state := self.state(run)).phase not in phases:
+            assert time.monotonic() < deadline, state
+            time.sleep(0.05)
+        return state
+
+    def began(self) -> list[tuple[str, int]]:
+        lines = (self.book.root / "ledger.jsonl").read_text().splitlines()
+        return [(each["run"], each["attempt"]) for each in map(json.loads, lines) if each["what"] == "began"]
+
+    def come_home(self, run: str = "a") -> None:
+        """Fetches until nothing is missing."""
+        while since := self.home.since(self.state(run)):
+            self.home.take(self.ask(lambda: self.engine.fetch("there", run, since)).chunks)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_server.SshServer]:
+    if why := ssh_server.lacking():
+        pytest.skip(why)
+    server = ssh_server.SshServer(tmp_path_factory.mktemp("ssh"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", "ssh", "hostile"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    (tmp_path / "sitecustomize.py").write_text(SLEEP)
+    (tmp_path / "ledger").mkdir(mode=0o700)
+    variables = {
+        "partywall_ledger": str(tmp_path / "ledger"),
+        "partywall_state": str(tmp_path / "state"),
+        "partywall_path": f"{tmp_path}:{SOURCE}",
+        "partywall_python": sys.executable,
+    }
+    monkeypatch.setenv("PARTYWALL_STATE", variables["partywall_state"])
+    place = Place("there", (), variables)
+    if request.param == "ssh":
+        monkeypatch.setenv("PARTYWALL_SSH", request.getfixturevalue("server").client)
+        engine: Engine = Ssh([place])
+    else:
+        engine = Local([place])
+    if request.param == "hostile":
+        engine = Hostile(engine, random.Random(request.node.name))
+    world = World(engine, tmp_path / "ledger", tmp_path / "home")
+    yield world
+    lease = world.book.lease()
+    if lease is not None and lease.pid is not None and start_ticks(lease.pid) == lease.start_ticks:
+        os.kill(lease.pid, signal.SIGKILL)
+
+
+def order(seconds: float = 60, code: int = 0, *, run: str = "a", attempt: int = 1, term_s: float = 60) -> Order:
+    return Order(run, ("test-sleep", str(seconds), str(code)), attempt, term_s, {"scenario.yaml": "the text\n"})
+
+
+pytestmark = [pytest.mark.host, pytest.mark.long]
+
+
+def test_nothing_is_known_of_a_run_before_it_is_ordered(world: World):
+    assert world.state().phase is Phase.NONE
+
+
+def test_an_attempt_that_is_ordered_many_times_begins_once(world: World):
+    for _ in range(3):
+        world.ensure(order())
+    world.until(Phase.RUNNING)
+    for _ in range(3):
+        assert world.ensure(order()).phase is Phase.RUNNING
+    assert world.began() == [("a", 1)]
+
+
+def test_an_attempt_that_is_over_is_not_begun_again(world: World):
+    world.ensure(order(0.1, 3))
+    assert world.until(Phase.ENDED).exit == 3
+    assert world.ensure(order(0.1, 3)).phase is Phase.ENDED
+    assert world.began() == [("a", 1)]
+
+
+def test_a_second_run_is_refused_by_name(world: World):
+    world.ensure(order())
+    refused = world.ensure(order(run="b"))
+    assert refused.phase is Phase.REFUSED
+    assert "run a holds this host" in refused.why
+
+
+def test_an_older_token_neither_extends_nor_stops_a_run(world: World):
+    world.ensure(order(), token=2)
+    world.until(Phase.RUNNING)
+    expires_ns = world.book.lease().expires_ns
+    assert world.ensure(order(term_s=600), token=1).why == "a newer controller has taken over this run"
+    assert world.stop(token=1).phase is Phase.REFUSED
+    assert world.book.lease().expires_ns == expires_ns
+    assert world.state().phase is Phase.RUNNING
+
+
+def test_a_newer_controller_takes_over_and_extends_the_lease(world: World):
+    world.ensure(order(term_s=30), token=1)
+    world.until(Phase.RUNNING)
+    assert world.ensure(order(term_s=600), token=2).left_s > 500
+    assert world.began() == [("a", 1)]
+
+
+def test_a_run_that_is_stopped_ends_and_keeps_what_it_said(world: World):
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    while "output.txt" not in world.state().files or not world.state().files["output.txt"]:
+        time.sleep(0.05)
+    world.stop()
+    assert world.until(Phase.STOPPED).why == "it was stopped"
+    world.come_home()
+    assert world.home.text("output.txt") == "a line\n"
+
+
+def test_a_run_without_its_lease_ends_itself(world: World):
+    world.ensure(order(term_s=4))
+    world.until(Phase.RUNNING)
+    # Nothing is asked meanwhile, because a late repetition would extend the lease.
+    time.sleep(5)
+    while world.state().phase is Phase.RUNNING and world.state().left_s > 0:
+        time.sleep(1)
+    assert world.until(Phase.LOST).why == "its lease expired"
+
+
+def test_a_killed_keeper_is_seen_and_the_next_attempt_is_another_one(world: World):
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    os.kill(world.book.lease().pid, signal.SIGKILL)
+    world.until(Phase.DIED)
+    assert world.ensure(order()).phase is Phase.DIED
+    deadline = time.monotonic() + 20
+    while world.ensure(order(0.1, attempt=2)).phase is Phase.REFUSED:
+        assert time.monotonic() < deadline
+    assert world.until(Phase.ENDED).attempt == 2
+    assert world.began() == [("a", 1), ("a", 2)]
+
+
+def test_no_attempt_is_left_out(world: World):
+    assert world.ensure(order(attempt=3)).why == "attempt 1 comes before attempt 3"
+
+
+def test_a_host_that_is_measured_by_others_is_refused(world: World):
+    with measuring.measuring("'partywall run'", lambda _: None):
+        assert "this host is being measured by 'partywall run'" in world.ensure(order()).why
+    assert world.ensure(order()).phase.is_going
+
+
+def test_a_damaged_lease_ends_its_run_and_hides_none(world: World):
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    (world.book.root / "lease.json").write_text("{")
+    assert world.until(Phase.LOST).why == "its lease was taken away"
+    assert world.ensure(order()).phase is Phase.LOST
+
+
+def test_files_come_home_once_and_whole(world: World):
+    world.ensure(order(0.1))
+    world.until(Phase.ENDED)
+    world.come_home()
+    world.come_home()
+    there = world.book.folder("a")
+    names = [file.name for file in there.iterdir() if file.stat().st_size]
+    assert {"scenario.yaml", "output.txt", "exit-1"} <= set(names)
+    for name in names:
+        assert (world.home.folder / name).read_bytes() == (there / name).read_bytes()
+
+
+def test_a_ledger_that_others_may_write_to_is_refused_with_the_remedy(world: World):
+    world.book.root.chmod(0o777)
+    with pytest.raises(Unreachable, match="may be written to by others; a ledger needs a private folder") as refused:
+        world.ensure(order())
+    assert "PARTYWALL_FLEET" in str(refused.value)
+
+
+def test_a_host_without_python_says_so():
+    engine = Local([Place("there", (), {"partywall_python": "/nowhere/python3"})])
+    with pytest.raises(Unreachable, match="there: /nowhere/python3"):
+        engine.ensure("there", order(), 1)
+
+
+def test_a_host_without_partywall_gets_it_brought_and_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # Python with the packages of other projects alone: .pth files, by which ours is found, are not read.
+    python = tmp_path / "python3"
+    others = sysconfig.get_paths()["purelib"]
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{others}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
+    ledger = tmp_path / "ledger"
+    place = Place("there", (), {"partywall_ledger": str(ledger), "partywall_python": str(python)})
+    for _ in range(2):
+        world = World(Local([place]), ledger, tmp_path / "home")
+        world.ensure(Order("a", ("run", "--help")))
+        assert world.until(Phase.ENDED).exit == 0
+    world.come_home()
+    assert "Usage: partywall run" in world.home.text("result.json")
+    packages = list((ledger / "packages").iterdir())
+    assert len(packages) == 1
+    assert (packages[0] / "partywall" / "_bin" / "partywall-agent").exists()
+
+
+def test_a_host_with_another_processor_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    engine = Local([Place("there", (), {"partywall_ledger": str(tmp_path / "ledger")})])
+    with pytest.raises(Unreachable, match="there: its processor is x86_64, and this Partywall is for aarch64"):
+        engine._bring(engine.hosts()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("unknown-key", "its key is not known here"), ("refused", "it refused us"), ("closed", "it cannot be reached")],
+)
+def test_a_host_behind_ssh_that_cannot_be_reached_says_why(
+    server: ssh_server.SshServer, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+):
+    monkeypatch.setenv("PARTYWALL_SSH", server.client)
+    with pytest.raises(Unreachable, match=f"{name}: {says}"):
+        Ssh([Place(name)]).state(name, "a")
+
+
+def test_variables_of_an_inventory_become_options_of_ssh():
+    variables = {"ansible_port": "2222", "ansible_user": "me", "ansible_ssh_common_args": "-o ProxyJump=gate"}
+    assert options(variables) == ["-o", "Port=2222", "-o", "User=me", "-o", "ProxyJump=gate"]
+
+
+def test_engines_are_found_by_their_names():
+    assert engines.named("ssh") is Ssh
+    with pytest.raises(Exception, match="there is no engine 'slrum' — choose one of local, ssh"):
+        engines.named("slrum")

@@ -1,0 +1,306 @@
+"""A fleet from its inventory to its report, on simulated hosts with real ledgers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from partywall.core.capability import Options
+from partywall.errors import Exit, TrialError, UsageError
+from partywall.events import silent
+from partywall.fleet import actions
+from partywall.fleet.actions import Gate, ShowReport, Stop
+from partywall.fleet.capability import Fleets
+from partywall.fleet.engines import engine as engines
+from partywall.fleet.job import AdmitJob, RunJob
+from partywall.fleet.ledger.granting import Order
+from partywall.fleet.ledger.lease import Lease, Phase, State
+from partywall.fleet.ledger.look import Chunk
+from partywall.fleet.measure import following
+from partywall.fleet.measure.controlling import Controller
+from partywall.fleet.record import FleetRecord, Home, Tried
+from partywall.host import Host
+from partywall.testing.engines import GOES_ON, Ends, Hostile, Simulated
+
+CELLS = ("copy beside memory", "copy alone")
+
+
+def estimate(value: float, half: float) -> dict[str, object]:
+    return {"value": value, "low": value - half, "high": value + half, "level": 0.95, "n": 12, "method": "t"}
+
+
+def ends(factor: float, code: int = 0, kernel: str = "6.1") -> Ends:
+    """A run whose victim gets a factor beside its neighbour."""
+
+    def run(folder: Path, lease: Lease) -> int:
+        cell = {"victim": "copy", "label": "memory", "role": "aggressor", "levels": {}}
+        cell |= {"isolation": estimate(factor, 0.02), "baseline_rate": estimate(1000, 5)}
+        null = cell | {"label": "null", "role": "null"}
+        result = {"headline": "it was measured", "cells": [null, cell]}
+        document = {"command": "run", "exit": code, "result": result, "problems": []}
+        (folder / "result.json").write_text(json.dumps(document))
+        record = folder / f"record-{lease.attempt}"
+        record.mkdir()
+        (record / "plan.json").write_text("{}")
+        (record / "host.json").write_text(json.dumps({"kernel": {"release": kernel}}))
+        (record / "events.jsonl").write_text('{"kind": "block"}\n' * 3)
+        return code
+
+    return run
+
+
+def dies(folder: Path, lease: Lease) -> None:
+    """A run whose host restarts after its plan was written."""
+    record = folder / f"record-{lease.attempt}"
+    record.mkdir()
+    (record / "plan.json").write_text("{}")
+
+
+def fails(folder: Path, lease: Lease) -> int:
+    del lease
+    problem = {"message": "no probe has this name", "remedy": "choose another", "file": None, "line": 1, "key": None}
+    (folder / "result.json").write_text(json.dumps({"command": "run", "result": None, "problems": [problem]}))
+    return 2
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., FleetRecord]:
+    """A record of a fleet whose hosts are those of `runs`."""
+
+    def made(runs: Mapping[str, Sequence[Ends]], name: str = "fleet", **options: object) -> FleetRecord:
+        inventory = tmp_path / "hosts.ini"
+        inventory.write_text("[rack]\n" + "\n".join(runs) + "\n")
+        given = {"inventory": str(inventory), "scenario": "demo", "every_ns": "200ms", **options}
+        return FleetRecord.create(tmp_path / name, RunJob.parsed(given), {})
+
+    return made
+
+
+def measure(record: FleetRecord, engine: engines.Engine) -> list[str]:
+    """Measures a fleet. Returns what was noted."""
+    notes: list[str] = []
+    Controller(record, engine, lambda event: notes.append(getattr(event, "text", ""))).run()
+    return notes
+
+
+def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
+    runs = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(6)} | {"bad": [ends(0.5, kernel="6.9")]}
+    record = make(runs)
+    measure(record, Simulated(tmp_path / "sim", runs))
+    judged = Fleets().findings(record)
+    report = Fleets().report(judged)
+    assert report.headline == "bad isolates worse than the other hosts: copy beside memory 0.5, others 0.9"
+    assert Fleets().outcome(judged) is Exit.VIOLATED
+    assert [cell.name for cell in judged.fleet.cells] == list(CELLS)
+    outliers = next(table for table in report.tables if table.id == "outliers")
+    assert [(row["host"], row["cell"]) for row in outliers.rows] == [("bad", "copy beside memory")]
+    home = record.home("bad").folder
+    assert (home / "record-1" / "events.jsonl").read_text() == '{"kind": "block"}\n' * 3
+    assert ShowReport.parsed({"record": str(record.path)}).act(lambda: None).headline == report.headline
+
+
+def test_a_host_that_fails_gets_a_line_and_the_others_go_on(make, tmp_path: Path):
+    runs = {"a": [ends(0.9)], "b": [fails], "c": [ends(0.9)], "d": [ends(0.91)]}
+    record = make(runs)
+    notes = measure(record, Simulated(tmp_path / "sim", runs))
+    assert "b: exit code 2: no probe has this name — choose another" in notes
+    assert set(record.measured) == {"a", "c", "d"}
+    assert Fleets().outcome(Fleets().findings(record)) is Exit.FAILED
+
+
+def test_a_host_that_dies_costs_its_block_and_continues_its_record(make, tmp_path: Path):
+    words = []
+
+    def resumed(folder: Path, lease: Lease) -> int:
+        words.append(json.loads((folder / "order.json").read_text())["argv"])
+        return ends(0.9)(folder, lease)
+
+    runs = {"a": [dies, resumed], "b": [ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", {"a": [dies, resumed], "b": [ends(0.9)]})
+    measure(record, simulated)
+    assert sorted(simulated.began) == [("a", 1), ("a", 2), ("b", 1)]
+    assert "--resume=record-1" in words[0]
+    became = [
+        (line.attempt, line.phase)
+        for line in record.stream
+        if getattr(line, "host", "") == "a" and hasattr(line, "phase")
+    ]
+    assert (1, Phase.DIED) in became
+
+
+def test_a_host_that_dies_again_and_again_is_given_up(make, tmp_path: Path):
+    runs = {"a": [dies, dies, dies]}
+    record, simulated = make(runs, attempts="2"), Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert record.failed == {"a": "a: the host has restarted"}
+    assert simulated.began == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize(("canary", "says"), [(ends(0.5, code=1), "violates a goal"), (fails, "could not be measured")])
+def test_the_others_wait_for_the_canaries_and_stop_on_harm(make, tmp_path: Path, canary: Ends, says: str):
+    runs = {"a": [ends(0.9)], "b": [canary], "c": [ends(0.9)]}
+    record, simulated = make(runs, canaries="b"), Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert simulated.began == [("b", 1)]
+    assert says in record.failed["a"]
+
+
+def test_sound_canaries_come_first(make, tmp_path: Path):
+    runs = {"a": [ends(0.9)], "b": [ends(0.9)]}
+    record, simulated = make(runs, canaries="b"), Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert simulated.began == [("b", 1), ("a", 1)]
+
+
+def test_a_record_goes_on_with_what_it_lacks_under_a_newer_token(make, tmp_path: Path):
+    runs = {"a": [ends(0.9)], "b": [fails, ends(0.9)], "c": [ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    measure(record, simulated)
+    # A run that ended with a mistake is not repeated silently: its answer is what it was.
+    assert sorted(simulated.began) == [("a", 1), ("b", 1), ("c", 1)]
+    assert (tmp_path / "sim" / "b" / "runs" / record.name / "token").read_text() == "2"
+
+
+def test_after_ctrl_c_hosts_measure_on_and_the_next_controller_takes_them_over(make, tmp_path: Path):
+    def goes_on(folder: Path, lease: Lease) -> int:
+        ends(0.9)(folder, lease)
+        return GOES_ON
+
+    runs = {"a": [goes_on], "b": [ends(0.9)], "c": [ends(0.9)]}
+    record, simulated, notes = make(runs), Simulated(tmp_path / "sim", runs), []
+
+    def interrupted(event: object) -> None:
+        notes.append(getattr(event, "text", ""))
+        rows = {row.host: row.state for row in getattr(event, "value", ())}
+        if rows.get("a") == Phase.RUNNING and "measured" in rows.values():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Controller(record, simulated, interrupted).run()
+    assert f"a measure on; partywall fleet stop {record.path} ends them" in notes
+    assert simulated.state("a", record.name).phase is Phase.RUNNING
+    simulated.end("a")
+    measure(record, simulated)
+    assert set(record.measured) == {"a", "b", "c"}
+    assert sorted(simulated.began) == [("a", 1), ("b", 1), ("c", 1)]
+    assert record.begin() == 3
+
+
+def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    runs = {"a": [lambda _folder, _lease: GOES_ON]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    order = Order(record.name, ("run", "demo"))
+    record.stream.append(Tried(host="a", attempt=1))
+    simulated.ensure("a", order, record.begin())
+    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+    assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
+    refused = simulated._ledgers["a"].ensure(order, 1)
+    assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
+
+
+def test_what_was_stopped_goes_on_with_its_record(make, tmp_path: Path):
+    def stopped(folder: Path, lease: Lease) -> int:
+        dies(folder, lease)
+        return GOES_ON
+
+    runs = {"a": [stopped, ends(0.9)]}
+    record, simulated = make(runs, attempts="1"), Simulated(tmp_path / "sim", runs)
+    simulated.ensure("a", Order(record.name, ("run", "demo")), record.begin())
+    simulated.end("a", phase=Phase.STOPPED)
+    measure(record, simulated)
+    assert simulated.began == [("a", 1), ("a", 2)]
+    argv = json.loads((tmp_path / "sim" / "a" / "runs" / record.name / "order.json").read_text())["argv"]
+    assert "--resume=record-1" in argv
+    assert set(record.measured) == {"a"}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_hostile_network_changes_nothing(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int):
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    runs = {"a": [ends(0.9)], "b": [dies, ends(0.9)], "c": [ends(0.91)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    hostile = Hostile(simulated, random.Random(seed), 0.6)
+    measure(record, hostile)
+    assert sorted(simulated.began) == [("a", 1), ("b", 1), ("b", 2), ("c", 1)]
+    assert set(record.measured) == {"a", "b", "c"}
+    assert {"lost", "answer lost", "twice", "kept", "late"} & set(hostile.calls)
+    for host in runs:
+        there = tmp_path / "sim" / host / "runs" / record.name
+        for file in record.home(host).folder.rglob("events.jsonl"):
+            assert file.read_bytes() == (there / file.relative_to(record.home(host).folder)).read_bytes()
+
+
+def test_a_gate_compares_canaries_with_the_rest_and_with_an_earlier_record(make, tmp_path: Path):
+    same = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(8)}
+    worse = {name: [ends(0.6)] if name in ("h0", "h1") else runs for name, runs in same.items()}
+    before, after = make(same, "before"), make(worse, "after", canaries="h0,h1")
+    measure(before, Simulated(tmp_path / "one", same))
+    measure(after, Simulated(tmp_path / "two", worse))
+    gate = Gate.parsed({"record": str(after.path)}).act(lambda: None)
+    assert (gate.headline, gate.outcome) == ("the canaries (h0,h1) are worse by more than 3 %", "violated")
+    sound = Gate.parsed({"record": str(before.path), "canaries": "h0,h1"}).act(lambda: None)
+    assert sound.outcome == "holds"
+    pairs = Gate.parsed({"record": str(before.path), "before": str(before.path)}).act(lambda: None)
+    assert pairs.outcome == "holds"
+    with pytest.raises(UsageError, match="no canaries are given"):
+        Gate.parsed({"record": str(before.path)}).act(lambda: None)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(0.9, Exit.HOLDS), (0.6, Exit.VIOLATED)])
+def test_a_new_host_is_judged_by_the_fleet(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, code: Exit
+):
+    fleet = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(8)}
+    record = make(fleet)
+    measure(record, Simulated(tmp_path / "sim", fleet))
+    new = Simulated(tmp_path / "new", {"localhost": [ends(factor)]})
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: new)
+    job = AdmitJob.parsed({"host": "localhost", "against": str(record.path), "every_ns": "200ms"})
+    admitted = Fleets().begin(job, Options(Host.here(), out=tmp_path / "admit"), silent)
+    assert Fleets().outcome(Fleets().findings(admitted)) is code
+
+
+def test_a_fleet_without_figures_says_why(make, tmp_path: Path):
+    runs = {"a": [fails]}
+    record = make(runs)
+    measure(record, Simulated(tmp_path / "sim", runs))
+    with pytest.raises(TrialError, match="no host was measured: a: exit code 2: no probe has this name"):
+        Fleets().findings(record)
+
+
+def test_what_comes_twice_late_or_with_a_gap_leaves_files_as_they_were(tmp_path: Path):
+    home = Home(tmp_path)
+    for offset, content in ((0, b"ab"), (0, b"ab"), (5, b"f"), (1, b"bcd"), (0, b"a"), (4, b"ef")):
+        home.take([Chunk("events.jsonl", offset, content)])
+    assert (tmp_path / "events.jsonl").read_bytes() == b"abcdef"
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b", ""])
+def test_a_host_cannot_write_outside_of_its_folder(tmp_path: Path, name: str):
+    home = Home(tmp_path / "home")
+    home.take([Chunk(name, 0, b"x")])
+    assert home.since(State(Phase.ENDED, files={name: 1})) == {}
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_all_mistakes_of_a_command_are_said_at_once(tmp_path: Path):
+    (tmp_path / "hosts.ini").write_text("[web\na b\n")
+    given = {"inventory": str(tmp_path / "hosts.ini"), "scenario": "demmo", "every_ns": "5"}
+    with pytest.raises(UsageError) as wrong:
+        RunJob.parsed(given)
+    said = [str(problem) for problem in wrong.value.problems]
+    assert len(said) == 4, said
+    assert said[0].startswith(f"{tmp_path}/hosts.ini:1: [web is no section")
+    assert any("demmo" in each for each in said)
+
+
+def test_secrets_of_an_inventory_are_not_kept(tmp_path: Path):
+    (tmp_path / "hosts.ini").write_text("a ansible_password=hush ansible_become_pass=hush ansible_host=10.0.0.1\n")
+    job = RunJob.parsed({"inventory": str(tmp_path / "hosts.ini"), "scenario": "demo"})
+    assert "hush" not in job.model_dump_json()
+    assert job.places[0].variables == {"ansible_host": "10.0.0.1"}

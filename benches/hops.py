@@ -98,6 +98,7 @@ def sink(space: str, address: str) -> Iterator[None]:
     )
     argv = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-c", code, address]
     with program(*argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         yield
 

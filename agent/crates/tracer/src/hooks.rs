@@ -471,7 +471,7 @@ mod tests {
         options: usize,
         fragment: u16,
         /// Added to the right total length.
-        lie: i32,
+        lie: i16,
         header_words: u8,
         timestamp: bool,
         marked: bool,
@@ -493,11 +493,11 @@ mod tests {
                 _ => transport.truncate(8),
             }
             transport.extend(if self.marked { b"PWALLTAG" } else { b"anything" }.iter().chain(&[7; 92]).take(self.payload));
-            let total = (20 + 4 * self.options + transport.len()) as i32 + self.lie;
+            let total = (20 + 4 * self.options + transport.len()) as u16;
             let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
             bytes.extend(if tagged { &[0x81, 0, 0, 5][..] } else { &[] });
             bytes.extend([8, 0, 0x45 + self.options as u8, 0]);
-            bytes.extend((total as u16).to_be_bytes());
+            bytes.extend(total.wrapping_add_signed(self.lie).to_be_bytes());
             bytes.extend([0, 1]);
             bytes.extend(self.fragment.to_be_bytes());
             bytes.extend([64, self.protocol, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
@@ -510,7 +510,7 @@ mod tests {
     fn frames() -> impl Strategy<Value = Frame> {
         let ip = (prop_oneof![3 => Just(17_u8), 3 => Just(6), 1 => Just(1)], 0..2_usize);
         let fragment = prop_oneof![4 => Just(0x4000_u16), 2 => Just(0), 1 => Just(0x2000), 1 => Just(5)];
-        let lie = prop_oneof![6 => Just(0), 1 => -60..60_i32, 1 => Just(-200)];
+        let lie = prop_oneof![6 => Just(0), 1 => -60..60_i16, 1 => Just(-200)];
         let words = prop_oneof![2 => Just(8_u8), 1 => Just(5), 1 => 0..16_u8];
         (ip, fragment, lie, words, any::<bool>(), any::<bool>(), any::<[u8; 16]>(), 0..100_usize).prop_map(
             |((protocol, options), fragment, lie, header_words, timestamp, marked, numbers, payload)| Frame {

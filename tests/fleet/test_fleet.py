@@ -133,6 +133,24 @@ def test_a_host_that_dies_costs_its_block_and_continues_its_record(make, tmp_pat
     assert (1, Phase.DIED) in became
 
 
+def test_the_next_attempt_waits_for_what_is_left_of_the_one_before(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    runs = {"a": [dies, ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    ledger = simulated._ledgers["a"]
+    free, asked = ledger._lock, []
+
+    def lock() -> int | None:
+        asked.append(len(simulated.began))
+        return free() if len(asked) in (1, 4) else None
+
+    monkeypatch.setattr(ledger, "_lock", lock)
+    measure(record, simulated)
+    assert (asked, set(record.measured)) == ([0, 1, 1, 1], {"a"})
+
+
 def test_a_host_that_dies_again_and_again_is_given_up(make, tmp_path: Path):
     runs = {"a": [dies, dies, dies]}
     record, simulated = make(runs, attempts="2"), Simulated(tmp_path / "sim", runs)

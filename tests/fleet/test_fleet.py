@@ -16,6 +16,7 @@ from partywall.fleet import actions
 from partywall.fleet.actions import Gate, ShowReport, Stop
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
+from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.job import AdmitJob, RunJob
 from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Lease, Phase, State
@@ -132,6 +133,24 @@ def test_a_host_that_dies_costs_its_block_and_continues_its_record(make, tmp_pat
     assert (1, Phase.DIED) in became
 
 
+def test_the_next_attempt_waits_for_what_is_left_of_the_one_before(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    runs = {"a": [dies, ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    ledger = simulated._ledgers["a"]
+    free, asked = ledger._lock, []
+
+    def lock() -> int | None:
+        asked.append(len(simulated.began))
+        return free() if len(asked) in (1, 4) else None
+
+    monkeypatch.setattr(ledger, "_lock", lock)
+    measure(record, simulated)
+    assert (asked, set(record.measured)) == ([0, 1, 1, 1], {"a"})
+
+
 def test_a_host_that_dies_again_and_again_is_given_up(make, tmp_path: Path):
     runs = {"a": [dies, dies, dies]}
     record, simulated = make(runs, attempts="2"), Simulated(tmp_path / "sim", runs)
@@ -201,6 +220,28 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
     refused = simulated._ledgers["a"].ensure(order, 1)
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
+
+
+def test_a_host_that_was_out_of_reach_is_tried_again_by_resume(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Cut(Simulated):
+        is_cut = True
+
+        def state(self, host: str, run: str) -> State:
+            if self.is_cut and host == "b":
+                raise Unreachable("b: it cannot be reached", is_lasting=True)
+            return super().state(host, run)
+
+    runs = {"a": [ends(0.9)], "b": [ends(0.9)], "c": [ends(0.9)]}
+    cut = Cut(tmp_path / "sim", runs)
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: cut)
+    options = Options(Host.here(), out=tmp_path / "again")
+    record = Fleets().begin(make(runs).job, options, silent)
+    assert record.failed == {"b": "b: it cannot be reached"}
+    assert Fleets().continued_by(record) == ("fleet", "run", "--resume", str(record.path))
+    cut.is_cut = False
+    Fleets().resume(record, options, silent)
+    assert (record.failed, record.is_ended) == ({}, True)
+    assert sorted(cut.began) == [("a", 1), ("b", 1), ("c", 1)]
 
 
 def test_what_was_stopped_goes_on_with_its_record(make, tmp_path: Path):

@@ -106,6 +106,11 @@ class FleetRecord(JobRecord[FleetJob]):
         self.append_line(f'{{"kind": "began", "token": {token}}}', durable=True)
         return token
 
+    def end(self) -> None:
+        """Writes that nothing is left to measure. While hosts failed, `--resume` tries them again."""
+        if not self.failed:
+            super().end()
+
     @property
     def measured(self) -> dict[str, Measured]:
         """The hosts that were measured, by name."""

@@ -14,7 +14,7 @@ from partywall.errors import TrialError
 from partywall.fleet.engines.engine import Engine, Unreachable
 from partywall.fleet.inventory import Place
 from partywall.fleet.job import FleetJob
-from partywall.fleet.ledger.granting import Order
+from partywall.fleet.ledger.granting import OLDER, Order
 from partywall.fleet.ledger.lease import Phase, State
 from partywall.fleet.ledger.look import CHUNK
 from partywall.fleet.record import Cell, Home, Measured
@@ -24,6 +24,8 @@ PLAN = "plan.json"
 """The file of a run's record without which it cannot be continued."""
 UNREACHED_S = 120.0
 """How long requests to a host without an answer are repeated."""
+RELEASED_S = 60.0
+"""How long an attempt waits for what is left of the one before."""
 PAUSE_S = 2.0
 ANSWERED = (0, 1, 3)
 """Exit codes of a command that has findings."""
@@ -95,7 +97,7 @@ class Follower:
     def _attempted(self, order: Order) -> State:
         """Carries out an attempt, and returns how it ended."""
         self._tried(self._host, order.attempt)
-        state = self._ensured(order, UNREACHED_S)
+        state = self._begun(order)
         while state.phase.is_going:
             self._tell(state)
             self._pause(self._job.every_ns / 1e9)
@@ -106,6 +108,16 @@ class Follower:
         if state.phase is Phase.REFUSED:
             raise TrialError(f"{self._host}: {state.why}")
         return state if state.files else self._fetched(state)
+
+    def _begun(self, order: Order) -> State:
+        """Orders an attempt. What is left of the one before may hold the host for a moment."""
+        until = time.monotonic() + (RELEASED_S if order.attempt > 1 else 0.0)
+        while (state := self._ensured(order, UNREACHED_S)).phase is Phase.REFUSED:
+            if state.why == OLDER or time.monotonic() >= until:
+                break
+            self._tell(state)
+            self._pause(PAUSE_S)
+        return state
 
     def _ensured(self, order: Order, within_s: float) -> State:
         return self._patiently(lambda: self._engine.ensure(self._host, order, self._token), within_s)

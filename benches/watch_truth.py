@@ -127,9 +127,7 @@ def real(victims: int) -> int:
             wrong += parts.get(ITSELF, 0.0) < OWN_LEAST * min(made.stopped_s(name), made.waited_s(name))
         own = sum(victim_pairs(running, made.known_as(name)).get("itself", 0.0) for name in names)
         waited = sum(made.waited_s(name) for name in names)
-        print(
-            f"{victims} victims waited {own:.1f} s of {waited:.1f} because of their own limits; {wrong} blamed on others"
-        )
+        print(f"{victims} victims waited {waited:.1f} s, {own:.1f} s by own limits; {wrong} blamed on others")
         return wrong
 
 

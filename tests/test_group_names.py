@@ -6,7 +6,8 @@ from partywall.sandbox.group_names import LENGTH_MAX, known_names
 
 ID = "a" * 64
 POD = "0f3f0a5c-58a0-4d7a-9f0e-6f3f6d3c2b1a"
-CRI = f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-containerd-{ID}.scope"
+SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+CRI = f"kubepods.slice/kubepods-burstable.slice/{SLICE}/cri-containerd-{ID}.scope"
 
 
 def name(cgroup, root):

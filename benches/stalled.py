@@ -17,7 +17,7 @@ from pathlib import Path
 from common import until
 from frame import NotMeasured
 from partywall.sandbox import cgroups
-from partywall.sandbox.group_counts import waited_ns
+from partywall.sandbox.group_counts import throttled_ns, waited_ns
 
 WATCH = (sys.executable, "-m", "partywall.watch.stalls")
 SPIN = "while :; do :; done"
@@ -68,6 +68,11 @@ class Groups:
 
     def waited_s(self, name: str) -> float:
         return (waited_ns(f"{self.mounted.unified}/{self.parent}/{name}/cpu.pressure") or 0) / 1e9
+
+    def stopped_s(self, name: str) -> float:
+        """How long its limit stopped it, by the kernel."""
+        folder = self.mounted.folder("cpu", f"{self.parent}/{name}")
+        return throttled_ns((folder / "cpu.stat").read_bytes()) / 1e9
 
     def known_as(self, name: str) -> str:
         return f"/{self.parent}/{name}"

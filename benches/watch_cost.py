@@ -35,13 +35,12 @@ from partywall.core.stats.interval import ratio_of_means
 GROUPS = 200
 SHARE_MAX, BYTES_MAX, GROWTH_MAX, RATE_MAX = 0.001, 30_000_000, 2_000_000, 0.001
 SCRAPE_S, SLOT_S = 15.0, 1.0
-SETTLE_S = 12.0
+SETTLE_S = 15.0
 """After its start, a watch may spend some credit at once."""
 OFTEN = """
 import partywall.watch.stalls.budget as budget, partywall.watch.stalls.reading as reading
 read = reading.Reader.read
 budget.Budget.is_due = lambda *_, **__: True
-budget.Budget.wait_ns = property(lambda _: 0)
 reading.Reader.read = lambda self, *rest: [read(self, *rest) for _ in range(20)][-1]
 """
 LEAK = """

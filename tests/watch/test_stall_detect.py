@@ -127,9 +127,10 @@ def test_readings_stay_within_the_budget_whatever_they_cost(costs_ms, asked):
             now_ns += S
             budget.account(now_ns, spent_ns)
         read_ns, spent_ns = now_ns, spent_ns + cost_ms * 10**6
+        budget.has_read(cost_ms * 10**6)
         budget.account(now_ns, spent_ns)
-    # The credit of the start, and the last reading, come on top.
-    assert spent_ns <= SHARE * now_ns + 20e6 + max(costs_ms) * 10**6
+    # The credit of the start comes on top, and as much as a reading costs more than the one before it.
+    assert spent_ns <= SHARE * now_ns + SHARE * 10e9 + max(costs_ms) * 10**6
 
 
 def test_cheap_readings_come_as_often_as_they_are_asked_for():

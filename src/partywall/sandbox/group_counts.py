@@ -1,4 +1,4 @@
-"""Counters of a cgroup that several capabilities read: its work on disks, and how long its tasks waited (PSI).
+"""Counters of a cgroup that several capabilities read: its work on disks, its waits (PSI), and what its limit stopped.
 
 Version 2 counts requests of disks in `io.stat`, version 1 in files of the blkio controller's policies, and there only
 for some disks. Sources: cgroup-v2.rst, cgroup-v1/blkio-controller.rst, accounting/psi.rst.
@@ -77,6 +77,28 @@ def device_row(line: str) -> tuple[str, dict[str, int]]:
 
 def waited_ns(path: str) -> int | None:
     """How long some task waited (PSI): the total of a pressure file; None if the kernel does not say."""
-    text = kernel_text(path) or ""
-    total = text.partition("\n")[0].rpartition("total=")[2] if text.startswith("some ") else ""
-    return int(total) * 1000 if total.isdecimal() else None
+    text = (kernel_text(path) or "").encode()
+    return pressure_ns(text)[0] if text.startswith(b"some ") else None
+
+
+def pressure_ns(text: bytes) -> tuple[int, int]:
+    """The totals of a pressure file: how long some task waited, and how long all did."""
+    some, _, rest = text.partition(b"total=")[2].partition(b"\n")
+    full = rest.rpartition(b"total=")[2]
+    return int(some or 0) * 1000, int(full or 0) * 1000
+
+
+def field(text: bytes, name: bytes, times: int = 1) -> int | None:
+    """The number after a name, which ends with a space, at the beginning of a line; None if there is none."""
+    at = 0 if text.startswith(name) else text.find(b"\n" + name) + 1
+    return int(text[at + len(name) :].split(None, 1)[0]) * times if at or text.startswith(name) else None
+
+
+def throttled_ns(stat: bytes) -> int:
+    """How long a limit stopped a group, of its cpu.stat or cpu.stat.local, of either version.
+
+    The latter, since Linux 6.5, also has the time in which limits of groups around it did.
+    """
+    if (since := field(stat, b"throttled_usec ", 1000)) is not None:
+        return since
+    return field(stat, b"throttled_time ") or 0

@@ -19,7 +19,7 @@ from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.cgroups import Cgroups
-from partywall.sandbox.group_counts import disk_work
+from partywall.sandbox.group_counts import disk_work, field, throttled_ns
 
 FIND_S = 1.0
 
@@ -147,7 +147,7 @@ def reader(kind: Kind, cgroup: str, groups: Cgroups, device: str) -> Callable[[]
         return _bytes(groups, cgroup, device)
     if groups.is_v2:
         file = groups.folder("cpu", cgroup) / "cpu.stat"
-        return lambda: _field(file, "usage_usec") / 1e6
+        return lambda: (field(_bytes_of(file), b"usage_usec ") or 0) / 1e6
     if (usage := groups.v1.get("cpuacct", Path("/nowhere")) / cgroup.strip("/") / "cpuacct.usage").exists():
         return lambda: float(kernel_text(str(usage)) or 0) / 1e9
     folder = groups.folder("cpu", cgroup)
@@ -159,12 +159,8 @@ def _ran_ns(pid: int) -> int:
     return int(text.split()[0]) if text else 0
 
 
-def _field(file: Path, name: str) -> float:
-    for line in (kernel_text(str(file)) or "").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return float(value)
-    return 0.0
+def _bytes_of(file: Path) -> bytes:
+    return (kernel_text(str(file)) or "").encode()
 
 
 def _bytes(groups: Cgroups, cgroup: str, device: str) -> Callable[[], float]:
@@ -178,10 +174,10 @@ def _bytes(groups: Cgroups, cgroup: str, device: str) -> Callable[[], float]:
 
 
 def throttled(groups: Cgroups, cgroup: str) -> Callable[[], float] | None:
-    """A function that reads how long a group's own limit has stopped it, in seconds; None for the root."""
+    """A function that reads how long limits of a group, or of those around it, have stopped it; None for the root."""
     if _path(cgroup) == "/":
         return None
-    file = groups.folder("cpu", cgroup) / "cpu.stat"
-    if groups.is_v2:
-        return lambda: _field(file, "throttled_usec") / 1e6
-    return lambda: _field(file, "throttled_time") / 1e9
+    folder = groups.folder("cpu", cgroup)
+    local = folder / "cpu.stat.local"
+    file = local if local.exists() else folder / "cpu.stat"
+    return lambda: throttled_ns(_bytes_of(file)) / 1e9

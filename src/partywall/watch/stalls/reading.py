@@ -22,7 +22,7 @@ from partywall.errors import CapabilityError
 from partywall.files import kernel_text
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.cgroups import Cgroups
-from partywall.sandbox.group_counts import V1_POLICIES, disk_work, v1_counts
+from partywall.sandbox.group_counts import V1_POLICIES, disk_work, field, pressure_ns, throttled_ns, v1_counts
 from partywall.sandbox.group_names import known_names
 from partywall.watch.stalls.rule import Amounts, Share
 
@@ -143,8 +143,8 @@ class Differences:
     def _used(self, name: str, last: Mapping[str, int], now: Mapping[str, int]) -> Amounts:
         if len(now) == 1 and not self.cells and name != DISK:
             # The most frequent case, for all groups.
-            ((place, amount),) = now.items()
-            return {place: max(0, amount - last.get(place, 0))}
+            ((whole, used),) = now.items()
+            return {whole: max(0, used - last.get(whole, 0))}
         amounts = {place: float(max(0, amount - last.get(place, 0))) for place, amount in now.items()}
         if name != CPU:
             return {place: amount for place, amount in amounts.items() if amount} if name == DISK else amounts
@@ -301,7 +301,7 @@ class Reader:
 
     def _host_waited(self, name: str) -> int | None:
         text = self._host_text(f"pressure/{PRESSURES[name]}")
-        return _waited(text)[0] if text else None
+        return pressure_ns(text)[0] if text else None
 
     def look(self, now_ns: int) -> bool:
         """Looks for groups, if it is time. True if the groups may be others than before."""
@@ -379,7 +379,7 @@ class Reader:
 
     def _cpu(self, group: _Group) -> Count | None:
         if text := group.read(self._pressure, "cpu.pressure"):
-            some_ns, full_ns = _waited(text)
+            some_ns, full_ns = pressure_ns(text)
         elif self._uses_tasks:
             some_ns, full_ns = self._longest(group), 0
         else:
@@ -392,7 +392,7 @@ class Reader:
             # Also has the time in which limits of groups around it stopped it, since Linux 6.5.
             local = group.read(self._cpu_top, "cpu.stat.local")
             stat = b"" if local else self._stat(group)
-            own_ns = _throttled(local or stat)
+            own_ns = throttled_ns(local or stat)
         used = self._cpu_ns(group, stat)
         place = group.cpus if self.cells else ALL
         group.count = Count(some_ns, full_ns, own_ns, None if used is None else {place: used})
@@ -404,7 +404,7 @@ class Reader:
     def _cpu_ns(self, group: _Group, stat: bytes) -> int | None:
         """CPU time of a group. stat: its cpu.stat, if that was read."""
         if self._is_v2:
-            return _field(stat or self._stat(group), b"usage_usec ", 1000)
+            return field(stat or self._stat(group), b"usage_usec ", 1000)
         usage = group.read(self._v1.get("cpuacct"), "cpuacct.usage")
         return int(usage) if usage else None
 
@@ -432,15 +432,15 @@ class Reader:
         top = self._v1.get("memory", self._pressure)
         stat = group.read(top, "memory.stat")
         if "memory" in self._v1:
-            taken = _field(stat, b"total_pgpgin ", PAGE)
+            taken = field(stat, b"total_pgpgin ", PAGE)
             hits = int(group.read(top, "memory.failcnt") or 0)
         else:
             # What it holds, and what was taken from it, is what it has taken.
             held = group.read(top, "memory.current")
-            taken = int(held) + (_field(stat, b"pgsteal ", PAGE) or 0) if held else None
+            taken = int(held) + (field(stat, b"pgsteal ", PAGE) or 0) if held else None
             events = group.read(top, "memory.events")
-            hits = sum(_field(events, word) or 0 for word in (b"high ", b"max ", b"oom "))
-        return Count(_waited(text)[0], used=None if taken is None else {ALL: taken}, limit_hits=hits)
+            hits = sum(field(events, word) or 0 for word in (b"high ", b"max ", b"oom "))
+        return Count(pressure_ns(text)[0], used=None if taken is None else {ALL: taken}, limit_hits=hits)
 
     def _disk(self, group: _Group) -> Count | None:
         text = group.read(self._pressure, "io.pressure")
@@ -451,7 +451,7 @@ class Reader:
             folder = f"{self._disk_top}/{group.path}"
             work = disk_work(folder, is_v2=self._counts_disks, policies=self._policies, text_of=group.text_of)
             used = {disk: count * OPERATION + read + written for disk, (count, read, written) in (work or {}).items()}
-        return Count(_waited(text)[0], used=used, is_limited=group.is_limited)
+        return Count(pressure_ns(text)[0], used=used, is_limited=group.is_limited)
 
     def _host(self) -> HostCount:
         times = [int(word) * TICK_NS for word in self._host_text("stat").partition(b"\n")[0].split()[1:9]]
@@ -462,11 +462,11 @@ class Reader:
             busy_ns=user + nice + system + irq + softirq + steal,
             steal_ns=steal,
             softirq_ns=softirq,
-            reclaimed=sum(_field(memory, word) or 0 for word in (b"pgscan_kswapd ", b"pgscan_direct ")),
+            reclaimed=sum(field(memory, word) or 0 for word in (b"pgscan_kswapd ", b"pgscan_direct ")),
             allocation_stalls=sum(
                 int(line.split()[1]) for line in memory.splitlines() if line.startswith(b"allocstall")
             ),
-            major_faults=_field(memory, b"pgmajfault ") or 0,
+            major_faults=field(memory, b"pgmajfault ") or 0,
             packets_dropped=sum(int(words[1], 16) for words in softnet if len(words) > 2),
             softnet_squeezed=sum(int(words[2], 16) for words in softnet if len(words) > 2),
         )
@@ -515,23 +515,3 @@ def _text(path: Path | None) -> str | None:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _waited(text: bytes) -> tuple[int, int]:
-    """The totals of a pressure file in ns: some task waited; all did."""
-    some, _, full = text.partition(b"total=")[2].partition(b"\n")
-    full = full.rpartition(b"total=")[2]
-    return int(some or 0) * 1000, int(full or 0) * 1000
-
-
-def _field(text: bytes, word: bytes, times: int = 1) -> int | None:
-    """The number after a word at the beginning of a line."""
-    at = 0 if text.startswith(word) else text.find(b"\n" + word) + 1
-    return int(text[at + len(word) :].split(None, 1)[0]) * times if at or text.startswith(word) else None
-
-
-def _throttled(stat: bytes) -> int:
-    """How long a limit stopped a group in ns: `throttled_usec` of version 2, `throttled_time` of version 1."""
-    if (micros := _field(stat, b"throttled_usec ", 1000)) is not None:
-        return micros
-    return _field(stat, b"throttled_time ") or 0

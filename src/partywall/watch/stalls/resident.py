@@ -153,7 +153,7 @@ class Resident:
             while not self._is_over and (end_ns is None or due_ns < end_ns):
                 now_ns = self._clock.now_ns()
                 self._budget.account(now_ns, _spent_ns())
-                due_ns = max(due_ns + GATE_NS, now_ns + self._budget.wait_ns)
+                due_ns = max(due_ns + GATE_NS, now_ns)
                 self._wait(due_ns if end_ns is None else min(due_ns, end_ns))
                 self._turn(self._clock.now_ns())
         finally:
@@ -175,7 +175,9 @@ class Resident:
         since_ns = now_ns - self._read_ns
         if not self._budget.is_due(since_ns, is_asked=bool(asked)):
             return
+        spent_ns = _spent_ns()
         self._read(now_ns, asked)
+        self._budget.has_read(_spent_ns() - spent_ns)
         self._judge_period(since_ns)
         if self._options.textfile is not None and now_ns - self._written_ns >= TEXTFILE_NS:
             self._written_ns = now_ns

@@ -101,11 +101,15 @@ def unpack(root: Path, rpm: str) -> list[str]:
     return []
 
 
+# As docs/install.md says.
+CACHE = "/var/cache/partywall"
+PIP_REMOVE = f"/root/venv/bin/partywall reap && rm -r /root/venv {CACHE}"
+PIPX_REMOVE = f"/root/.local/bin/partywall reap && pipx uninstall partywall && rm -r {CACHE}"
 Install = Callable[[Path, str], list[str]]
 WAYS: dict[str, tuple[Install, str, Sequence[str]]] = {
     "deb": (apt, "partywall", ("apt-get", "remove", "-y", "-qq", "partywall")),
-    "pip": (pip, "/root/venv/bin/partywall", ("rm", "-r", "/root/venv")),
-    "pipx": (pipx, "/root/.local/bin/partywall", ("pipx", "uninstall", "partywall")),
+    "pip": (pip, "/root/venv/bin/partywall", ("sh", "-c", PIP_REMOVE)),
+    "pipx": (pipx, "/root/.local/bin/partywall", ("sh", "-c", PIPX_REMOVE)),
     "rpm": (unpack, "partywall", ()),
 }
 """How each artefact is installed, started and removed."""

@@ -72,7 +72,11 @@ def built_agents(folder: Path) -> Path:
 
 def complaints(package: Path) -> list[str]:
     """What lintian or rpmlint calls an error."""
-    argv = ["lintian", "--fail-on", "none"] if package.suffix == ".deb" else ["rpmlint"]
+    argv = (
+        ["lintian", "--fail-on", "none"]
+        if package.suffix == ".deb"
+        else ["rpmlint", "--config", str(CLONE / "packaging/rpmlint.toml")]
+    )
     done = subprocess.run([*argv, str(package)], capture_output=True, text=True, check=False)
     pattern = r"^E: (.*)$" if package.suffix == ".deb" else r"^.*: E: (.*)$"
     return re.findall(pattern, done.stdout, re.MULTILINE)

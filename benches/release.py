@@ -72,7 +72,11 @@ def built_agents(folder: Path) -> Path:
 
 def complaints(package: Path) -> list[str]:
     """What lintian or rpmlint calls an error."""
-    argv = ["lintian", "--fail-on", "none"] if package.suffix == ".deb" else ["rpmlint"]
+    argv = (
+        ["lintian", "--fail-on", "none"]
+        if package.suffix == ".deb"
+        else ["rpmlint", "--config", str(CLONE / "packaging/rpmlint.toml")]
+    )
     done = subprocess.run([*argv, str(package)], capture_output=True, text=True, check=False)
     pattern = r"^E: (.*)$" if package.suffix == ".deb" else r"^.*: E: (.*)$"
     return re.findall(pattern, done.stdout, re.MULTILINE)
@@ -101,11 +105,15 @@ def unpack(root: Path, rpm: str) -> list[str]:
     return []
 
 
+# As docs/install.md says.
+CACHE = "/var/cache/partywall"
+PIP_REMOVE = f"/root/venv/bin/partywall reap && rm -r /root/venv {CACHE}"
+PIPX_REMOVE = f"/root/.local/bin/partywall reap && pipx uninstall partywall && rm -r {CACHE}"
 Install = Callable[[Path, str], list[str]]
 WAYS: dict[str, tuple[Install, str, Sequence[str]]] = {
     "deb": (apt, "partywall", ("apt-get", "remove", "-y", "-qq", "partywall")),
-    "pip": (pip, "/root/venv/bin/partywall", ("rm", "-r", "/root/venv")),
-    "pipx": (pipx, "/root/.local/bin/partywall", ("pipx", "uninstall", "partywall")),
+    "pip": (pip, "/root/venv/bin/partywall", ("sh", "-c", PIP_REMOVE)),
+    "pipx": (pipx, "/root/.local/bin/partywall", ("sh", "-c", PIPX_REMOVE)),
     "rpm": (unpack, "partywall", ()),
 }
 """How each artefact is installed, started and removed."""

@@ -6,6 +6,7 @@ has Rust's library for every machine.
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -60,13 +61,15 @@ def _foreign(machine: str, release: Release) -> Path:
     inside.mkdir()
     for name in ("agent", "schema"):
         shutil.copytree(CLONE / name, inside / name, ignore=shutil.ignore_patterns("target"))
-    vendored = run_plain("cargo", "vendor", "--locked", "--quiet", inside / "vendor", cwd=inside / "agent")
+    vendored = run_plain("cargo", "vendor", "--locked", inside / "vendor", cwd=inside / "agent")
     config = inside / "agent/.cargo/config.toml"
     config.write_text(config.read_text() + "\n" + vendored.replace(str(inside), "/build"))
     triple = f"{machine}-unknown-linux-gnu"
     name = triple.replace("-", "_")
     compiler = f"{machine}-linux-gnu-gcc"
-    env = PROFILE | {
+    given = {name: value for name, value in os.environ.items() if name.startswith("CARGO_PROFILE_")}
+    env = given | PROFILE
+    env |= {
         "RUSTFLAGS": flags({"/build": "/partywall"}),
         "CARGO_BUILD_TARGET": triple,
         f"CARGO_TARGET_{name.upper()}_LINKER": compiler,

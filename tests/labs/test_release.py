@@ -17,12 +17,12 @@ from packaging.requirements import Requirement
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from labs.release import bill, manual, packages, wheels
+from labs.release import agents, bill, manual, packages, wheels
 from labs.release.__main__ import check
 from labs.release.target import CLONE, DISTRIBUTIONS, Release
 from partywall import __version__
 from partywall.cli.app import app, commands
-from partywall.errors import ProblemsError
+from partywall.errors import ProblemsError, UsageError
 
 UNITS = sorted((CLONE / "packaging/systemd").iterdir())
 
@@ -182,3 +182,19 @@ def test_the_hook_for_commits_refuses_a_scenario_with_a_mistake(tmp_path: Path, 
     argv = [*shlex.split(hook["entry"]), str(file)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_an_agent_that_was_built_before_is_taken_as_it_is(release: Release, tmp_path: Path):
+    (tmp_path / "aarch64").mkdir()
+    agent = tmp_path / "aarch64/partywall-agent"
+    agent.touch()
+    assert agents.built("aarch64", release, tmp_path) == agent
+    with pytest.raises(UsageError, match="x86_64/partywall-agent is missing"):
+        agents.built("x86_64", release, tmp_path)
+
+
+def test_an_agent_is_static_and_names_no_folder_of_the_builder():
+    config = tomllib.loads((CLONE / "agent/.cargo/config.toml").read_text())
+    words = agents.flags({"/home/alice": "/cargo"}).split()
+    assert words[: len(config["build"]["rustflags"])] == config["build"]["rustflags"]
+    assert words[-1] == "--remap-path-prefix=/home/alice=/cargo"

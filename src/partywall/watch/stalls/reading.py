@@ -149,9 +149,9 @@ class Differences:
         if name != CPU:
             return {place: amount for place, amount in amounts.items() if amount} if name == DISK else amounts
         spread: dict[str, float] = {}
-        for cpus, used in amounts.items():
+        for cpus, amount in amounts.items():
             for cell, share in self.cells.get(cpus, {cpus: 1.0}).items():
-                spread[cell] = spread.get(cell, 0.0) + used * share
+                spread[cell] = spread.get(cell, 0.0) + amount * share
         return spread
 
     def _idle_groups(self, shares: Mapping[str, Share], busy_ns: int) -> Amounts:

@@ -270,3 +270,21 @@ def test_an_agent_that_does_not_answer_runs_into_its_timeout():
         client.call("hello", timeout_s=0.1)
     client.close(timeout_s=0.1)
     assert client.process.returncode == -9
+
+
+class Stuck(subprocess.Popen):
+    """A program that does not end by a kill, as on a host whose kernel is stuck."""
+
+    def kill(self):
+        pass
+
+
+def test_an_agent_that_does_not_end_by_a_kill_is_reported_in_words():
+    process = Stuck(["sleep", "100"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    client = AgentClient("test", process, lambda method, params: None)
+    try:
+        with pytest.raises(AgentError, match=rf"process {process.pid} was killed and has not ended within 0\.1 s"):
+            client.close(timeout_s=0.1, killed_s=0.1)
+    finally:
+        subprocess.Popen.kill(process)
+        client.close()

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import subprocess
 
 import pytest
 
@@ -80,3 +82,19 @@ def test_a_namespace_that_cannot_be_deleted_is_left_and_its_note_is_kept(program
     program("ip", f"rm {tmp_path}/netns/$3")
     assert reaper.clean(label).removed[0] == "network namespace own"
     assert not label.state.exists()
+
+
+def test_a_process_that_does_not_end_by_a_kill_is_left_and_not_called_removed(tmp_path, monkeypatch):
+    label = Label.create("stuck", tmp_path / "work")
+    argv, env = ["sleep", "100"], os.environ | label.environment
+    with subprocess.Popen(argv, env=env) as stuck, subprocess.Popen(argv, env=env) as other:
+        kill = os.kill
+        try:
+            monkeypatch.setattr(os, "kill", lambda pid, number: None if pid == stuck.pid else kill(pid, number))
+            reaped = reaper.clean(label)
+            assert f"process {other.pid}" in reaped.removed
+            assert f"process {stuck.pid}" in reaped.left
+            assert f"process {stuck.pid}" not in reaped.removed
+        finally:
+            kill(stuck.pid, signal.SIGKILL)
+    assert reaper.clean(label).left == ()

@@ -69,7 +69,10 @@ fn compile(clang: &str, source: &Path, object: &Path, promises: &[&str]) -> Resu
     // Debian's compilers search this directory for the architecture's headers (asm/types.h). Clang for another target does not.
     let include = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH").unwrap());
     let flags = ["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-I", &include, "-c"];
-    let ran = Command::new(clang).args(flags).args(promises).arg(source).arg("-o").arg(object).output();
+    // The types of a program name its source. Without the builder's folder, the same source gives the same bytes everywhere.
+    let folder = source.parent().unwrap().display();
+    let names = [format!("-ffile-prefix-map={folder}=bpf"), "-fdebug-compilation-dir=.".into()];
+    let ran = Command::new(clang).args(flags).args(names).args(promises).arg(source).arg("-o").arg(object).output();
     let ran = ran.map_err(|error| format!("{clang} cannot be started: {error}"))?;
     if ran.status.success() {
         return Ok(());

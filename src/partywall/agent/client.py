@@ -191,10 +191,10 @@ class AgentClient:
                 if self._open.pop(number, None) is not None and self._lost is None:
                     self._late.add(number)
 
-    def close(self, timeout_s: float = 5, *, kill: bool = False) -> None:
+    def close(self, timeout_s: float = 5, *, kill: bool = False, killed_s: float = KILLED_S) -> None:
         """Closes the stream, which ends the agent, and kills it if it does not end.
 
-        kill: immediately, if no output is needed.
+        kill: immediately, if no output is needed. AgentError if a killed one has not ended after `killed_s`.
         """
         self._closing = True
         if kill:
@@ -204,8 +204,12 @@ class AgentClient:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            # A guest's memory takes time to be freed on a busy host.
-            self.process.wait(KILLED_S)
+            try:
+                # A guest's memory takes time to be freed on a busy host.
+                self.process.wait(killed_s)
+            except subprocess.TimeoutExpired:
+                said = f"process {self.process.pid} was killed and has not ended within {killed_s:g} s"
+                raise AgentError(f"agent {self.name}: {said}; its host may be stuck") from None
         for thread in self._threads:
             thread.join(timeout_s)
 

@@ -50,7 +50,9 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
     """
     # Its file is served by one of the processes.
     removed, left = slow_disk.remove(label)
-    removed += [f"process {pid}" for pid in _kill_processes(label.run)]
+    killed, alive = _kill_processes(label.run)
+    removed += [f"process {pid}" for pid in killed]
+    left += [f"process {pid}" for pid in alive]
     for remove in (hooks.remove, networks.remove, _delete_containers, leftovers.remove):
         done, not_done = remove(label)
         removed += done
@@ -102,17 +104,18 @@ def _labelled(run: str) -> list[int]:
     return labelled
 
 
-def _kill_processes(run: str) -> list[int]:
-    killed: list[int] = []
+def _kill_processes(run: str) -> tuple[list[int], list[int]]:
+    """(ended, still there). A process that waits for the kernel, or whose host is stuck, does not end at once."""
+    killed: set[int] = set()
     deadline = time.monotonic() + 5
     # Repeated until none is found: a process may have started another between listing and killing.
     while (pids := _labelled(run)) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        killed += pids
+        killed |= set(pids)
         time.sleep(0.02)
-    return sorted(set(killed))
+    return sorted(killed - set(pids)), sorted(pids)
 
 
 def _delete_containers(label: Label) -> tuple[list[str], list[str]]:

@@ -39,8 +39,8 @@ from partywall.load.measure import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
 from partywall.load.schema import json_schema
 from partywall.sandbox import qemu
+from partywall.sandbox.addresses import check_ssh_host
 from partywall.sandbox.needs import check_containers, check_guests
-from partywall.sandbox.ssh.address import check_ssh_host
 
 WITH_PLAN = (
     "target",

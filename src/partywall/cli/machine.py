@@ -5,7 +5,7 @@ from __future__ import annotations
 from partywall.errors import Problem, UsageError
 from partywall.load.check import wrong_generator
 from partywall.load.document import Generator
-from partywall.sandbox.ssh.address import check_ssh_host
+from partywall.sandbox.addresses import check_ssh_host
 
 LIBVIRT = "libvirt:"
 FORMS = "a Host of ~/.ssh/config, user@name, or libvirt:DOMAIN[@URI] for your own libvirt domain"

@@ -25,7 +25,7 @@ from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
 from partywall.load.document import Generator
 from partywall.load.tomcat import APPLICATION
-from partywall.sandbox.ssh.address import check_ssh_host
+from partywall.sandbox.addresses import check_ssh_host
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.machines import PHYSICAL, SANDBOX

@@ -43,7 +43,7 @@ from partywall.load.document import (
     User,
 )
 from partywall.load.urls import wrong_with
-from partywall.sandbox.ssh.address import ADDRESSES, wrong_address
+from partywall.sandbox.addresses import ADDRESSES, wrong_address
 
 # A plan may contain a browser's whole session.
 LARGER = 64

@@ -18,7 +18,6 @@ from pathlib import Path
 from partywall.errors import CapabilityError, TrialError
 from partywall.host.label import VARIABLE, Label, not_ours, start_ticks, state_root, work_name
 from partywall.sandbox import cgroups, delegation, hooks, measuring, networks, slow_disk
-from partywall.sandbox.libvirt import leftovers
 from partywall.sandbox.runtime import Runtime
 
 
@@ -48,6 +47,9 @@ def clean(label: Label, *, forget: bool = False) -> Reaped:
 
     forget: also the notes of domains that cannot be reached.
     """
+    # Its backend stands on QEMU's, which uses this module to clean up after an image.
+    from partywall.sandbox.libvirt import leftovers  # noqa: PLC0415
+
     # Its file is served by one of the processes.
     removed, left = slow_disk.remove(label)
     killed, alive = _kill_processes(label.run)

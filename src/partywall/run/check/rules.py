@@ -28,9 +28,9 @@ from partywall.run.document import factors
 from partywall.run.document.scenario import SWITCH_AFTER_NS, Aggressor, Goal, Passing, Scenario, Victim
 from partywall.run.plan.pace import SLOT_SLICES, BlockKind, Forecast, forecast, needed_ns, shares, treatments
 from partywall.run.values.plan import meet
+from partywall.sandbox.addresses import ADDRESSES, wrong_address
 from partywall.sandbox.backends import BACKENDS, LIVE_DISK, SETTINGS
 from partywall.sandbox.document import Disk, Sandbox
-from partywall.sandbox.ssh.address import ADDRESSES, wrong_address
 from partywall.values import Level
 
 Kind = Literal["victims", "aggressors"]

@@ -13,7 +13,7 @@ from partywall.load import tomcat
 from partywall.load.check import wrong_generator
 from partywall.load.document import Generator
 from partywall.run.document.scenario import Scenario
-from partywall.sandbox.ssh.address import wrong_address
+from partywall.sandbox.addresses import wrong_address
 from partywall.study.document import Machines, StudyRequest
 from partywall.study.generation.model import Cell, Study
 

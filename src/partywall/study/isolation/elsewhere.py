@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from partywall.errors import Problem, UsageError
-from partywall.sandbox.ssh.address import check_ssh_host
+from partywall.sandbox.addresses import check_ssh_host
 from partywall.study.document import StudyRequest
 
 BACKEND = "ssh"

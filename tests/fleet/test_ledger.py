@@ -285,6 +285,8 @@ def test_a_killed_keeper_takes_its_command_along_and_the_next_attempt_goes_on(ro
     assert ledger.ensure(sleeping(), 1).phase is Phase.DIED
     until(lambda: ledger.ensure(sleeping(seconds=0.1, attempt=2), 1).phase.is_going)
     until(lambda: ledger.state("a").phase is Phase.ENDED)
+    # The keeper writes its last line after the exit code.
+    until(lambda: "ended" in lines(root))
     assert [each for each in lines(root) if each != "refused"] == ["granted", "began", "granted", "began", "ended"]
 
 

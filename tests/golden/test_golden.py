@@ -70,6 +70,7 @@ def test_a_record_shows_what_it_showed(name, place, monkeypatch, capsys):
         expected.mkdir(parents=True, exist_ok=True)
         for file, text in shown.items():
             (expected / file).write_text(normal(text), encoding="utf-8")
+    assert not [file for file, text in shown.items() if "Traceback" in text]
     assert sorted(shown) == sorted(file.name for file in expected.iterdir())
     for file, text in shown.items():
         assert normal(text) == (expected / file).read_text(encoding="utf-8"), file

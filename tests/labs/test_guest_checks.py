@@ -111,7 +111,7 @@ def test_each_datagram_is_seen_in_the_guest_or_is_one_that_the_tap_dropped(other
         assert CHECKS["guest-trace"](bench).startswith("499 of 500 datagrams seen at all 5 hops, 2 ms from the tap")
 
 
-POWERED = {"attributed_s": 9.8, "watts": 12.5, "span_s": 10.0, "vcpu_s": 9.7, "guest_s": 9.1}
+POWERED = {"attributed_s": 9.8, "watts": 12.5, "span_s": 10.0, "process_s": 9.7, "guest_s": 9.1}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ POWERED = {"attributed_s": 9.8, "watts": 12.5, "span_s": 10.0, "vcpu_s": 9.7, "g
         ({}, False),
         ({"attributed_s": 5.0}, True),
         ({"guest_s": 0.0}, True),
-        ({"vcpu_s": 0.0, "guest_s": 0.0, "attributed_s": 0.0}, True),
+        ({"process_s": 0.0, "guest_s": 0.0, "attributed_s": 0.0}, True),
         ({"watts": 0.0}, True),
     ],
 )

@@ -30,6 +30,7 @@ MARKS = (
     "consolidation.json",
     "watch.json",
     "blame.json",
+    "fleet.json",
     "study.json",
 )
 """The files that identify a record, as in `partywall.kinds`. A test compares the two."""

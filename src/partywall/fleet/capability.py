@@ -28,7 +28,7 @@ class Judged:
     name: str
     started_at: str
     fleet: FleetFindings | None
-    host: Measured | None = None
+    admitted: Measured | None = None
     against: str = ""
     cells: dict[str, Admitted] | None = None
 
@@ -82,7 +82,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         about = {"name": findings.name, "started_at": findings.started_at}
         if findings.fleet is not None:
             return report.report(findings.fleet, about)
-        host, cells = findings.host, findings.cells
+        host, cells = findings.admitted, findings.cells
         assert host is not None  # noqa: S101 - a record is of a fleet or of a host
         assert cells is not None  # noqa: S101
         values = {cell.name: cell.value for cell in host.cells}

@@ -22,6 +22,7 @@ OWN = "only this process and what it starts afterwards read it"
 IN_PIECES = {
     "blame/measure/files.py": KERNEL,
     "files.py": "what writes whole files",
+    "watch/stalls/ring.py": "it empties a file; whole lines follow",
     "sandbox/cgroups.py": KERNEL,
     "sandbox/delegation.py": KERNEL,
     "sandbox/qemu/vcpus.py": KERNEL,

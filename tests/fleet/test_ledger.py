@@ -238,7 +238,7 @@ def test_a_run_ends_by_itself_and_a_look_from_a_shell_sees_the_same(root: Path):
     from_shell = seen(root, **{"result.json": 1})
     assert dataclasses.replace(from_shell.state, files={}) == ledger.state("a") == State(Phase.ENDED, 1, 0)
     assert [(each.name, each.offset, each.content) for each in from_shell.chunks] == [("result.json", 1, b"}\n")]
-    assert lines(root) == ["granted", "began", "ended"]
+    until(lambda: lines(root) == ["granted", "began", "ended"])
 
 
 @pytest.mark.host

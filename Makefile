@@ -146,7 +146,7 @@ test-fast: $(VENV)/.ready ## run the pure tests of both halves: no host, no agen
 	cd agent && cargo test --quiet $(PURE_CRATES:%=-p partywall-%)
 	$(PY) -m pytest -m "not host and not slow and not long"
 
-# VERSIONS="--python 3.13 --only lowest -- tests/stats" narrows it down.
+# VERSIONS="--python 3.13 --only lowest -- tests/core/stats" narrows it down.
 versions: setup ## try the oldest and newest dependencies on every Python found (five minutes each)
 	$(PY) -m labs.versions $(VERSIONS)
 

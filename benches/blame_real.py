@@ -26,9 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from blamed import expect_host
-from common import until
 from frame import NotMeasured, Options, Outcome, bench, in_parts
-from generators import is_open
+from generators import serving
 from partywall.host import free_port
 from partywall.host.label import WORK_ROOT, Label
 from partywall.sandbox import Settings, reaper
@@ -117,7 +116,10 @@ def _trial(guilty: str, number: int, cpus: list[int], options: Options) -> dict[
         folder = Path(text)
         folder.chmod(0o755)
         _prepare(folder)
-        with _nginx(folder, cpus[0]) as url, _containers("" if options.plant else guilty, cpus, folder) as groups:
+        with (
+            serving(NGINX, folder, cpus[0]) as url,
+            _containers("" if options.plant else guilty, cpus, folder) as groups,
+        ):
             time.sleep(2)
             through = NEIGHBOURS[guilty].through
             page = f"{url}file" if "a disk" in through else url
@@ -165,20 +167,6 @@ def _prepare(folder: Path) -> None:
         subprocess.run(fill, check=True, capture_output=True, cwd="/")
     finally:
         subprocess.run([*argv, "stop"], check=True, capture_output=True, cwd="/")
-
-
-@contextlib.contextmanager
-def _nginx(folder: Path, cpu: int) -> Iterator[str]:
-    port, config = free_port(), folder / "nginx.conf"
-    config.write_text(NGINX.format(mask=f"{1 << cpu:b}", folder=folder, port=port))
-    program = shutil.which("nginx") or "/usr/sbin/nginx"
-    server = subprocess.Popen([program, "-c", str(config), "-p", str(folder)], stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: is_open(port), 10, "nginx does not answer", every_s=0.02)
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        server.terminate()
-        server.wait()
 
 
 @contextlib.contextmanager

@@ -41,22 +41,28 @@ http {{
 @contextlib.contextmanager
 def nginx(cpu: int = SERVER_CPU, workers: int = 1) -> Iterator[str]:
     """A server with its workers on `cpu`; gives its URL."""
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
+        serving(NGINX, Path(folder), cpu, workers) as url,
+    ):
+        yield url
+
+
+@contextlib.contextmanager
+def serving(template: str, folder: Path, cpu: int, workers: int = 1) -> Iterator[str]:
+    """Nginx with a configuration whose places are workers, mask, folder and port, with its workers on `cpu`."""
     program = shutil.which("nginx") or "/usr/sbin/nginx"
-    port = free_port()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        config = Path(folder) / "nginx.conf"
-        config.write_text(
-            NGINX.format(workers=workers, mask=" ".join([f"{1 << cpu:b}"] * workers), folder=folder, port=port)
-        )
-        server = subprocess.Popen(
-            [program, "-c", str(config), "-p", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            until(lambda: is_open(port), 10, "nginx does not answer", every_s=0.02)
-            yield f"http://127.0.0.1:{port}/"
-        finally:
-            server.terminate()
-            server.wait()
+    port, config = free_port(), folder / "nginx.conf"
+    mask = " ".join([f"{1 << cpu:b}"] * workers)
+    config.write_text(template.format(workers=workers, mask=mask, folder=folder, port=port))
+    argv = [program, "-c", str(config), "-p", str(folder)]
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: is_open(port), 10, "nginx does not answer", every_s=0.02)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def is_open(port: int) -> bool:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from partywall.core.document.reading import text
-from partywall.core.document.textfile import told
+from partywall.core.document.textfile import KeptFile, told
 from partywall.core.job import Duration, Job, Option
 from partywall.errors import UsageError
 from partywall.fleet import inventory
@@ -23,25 +22,17 @@ MARK = "fleet.json"
 """The file that identifies the record of a fleet."""
 
 
-class ScenarioFile(Frozen):
+class ScenarioFile(KeptFile):
     """The scenario that every host measures: a file, or the name of one that ships with Partywall, with its text.
 
     It is no `TextFile`, because an editor on the web page could not name the hosts.
     """
 
-    path: str
-    text: str
+    WHAT: ClassVar[str] = "scenario"
 
-    @model_validator(mode="before")
     @classmethod
-    def _read(cls, given: Any) -> Any:
-        if not isinstance(given, str | Path):
-            return given
-        try:
-            path = find(str(given))
-            return {"path": str(path), "text": text(path, "scenario")}
-        except UsageError as error:
-            raise told(error) from None
+    def found(cls, given: str | Path) -> Path:
+        return find(str(given))
 
     @property
     def scenario(self) -> Scenario:

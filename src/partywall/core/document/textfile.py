@@ -21,14 +21,13 @@ def told(error: UsageError) -> PydanticCustomError:
     return PydanticCustomError(TOLD, "{problems}", {"problems": error.problems})
 
 
-class TextFile(Frozen):
-    """A document with its text as it was when the job was made, so that a record has it too.
+class KeptFile(Frozen):
+    """A file with its text as it was when the job was made, so that a record has it too.
 
-    WHAT: what it is, for messages. MODEL: what its keys are. A person gives its path; a record has both.
+    WHAT: what it is, for messages. A person gives its path; a record has both.
     """
 
     WHAT: ClassVar[str] = "YAML"
-    MODEL: ClassVar[type[BaseModel]]
 
     path: str
     text: str
@@ -40,6 +39,18 @@ class TextFile(Frozen):
         if not isinstance(given, str | Path):
             return given
         try:
-            return {"path": str(given), "text": text(Path(given), cls.WHAT)}
+            path = cls.found(given)
+            return {"path": str(path), "text": text(Path(path), cls.WHAT)}
         except UsageError as error:
             raise told(error) from None
+
+    @classmethod
+    def found(cls, given: str | Path) -> str | Path:
+        """The path of what a person gave. UsageError if it means no file."""
+        return given
+
+
+class TextFile(KeptFile):
+    """A document that a page's editor can give. MODEL: what its keys are."""
+
+    MODEL: ClassVar[type[BaseModel]]

@@ -33,7 +33,7 @@ NEVER = (
 
 
 VICTIMS = ("victim", "probe", "url", "prometheus_url", "log", "pid", "group")
-"""The options of which one says what is slow."""
+"""Options that say what is slow; one of them is given."""
 
 
 BELONG = (

@@ -2,7 +2,8 @@
 
 Forty pairs of demos of one host, on which nothing changes between them. Up to six of the other demos are the past
 records that show how much runs of this host vary. With --folder, finished demos stay there, and each call makes further
-ones until --minutes are over. Three things are judged.
+ones until --minutes are over. With --demos, the runs in that folder are judged, and none is made. Three things are
+judged.
 
 * A/A: how many pairs end with a cell that is worse or better.
 * Planted in all cells: in one run of each pair, every neighbour takes 10 % more. How many pairs are called worse?
@@ -25,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from frame import Options, Outcome, bench
+from partywall.run import stages
 from partywall.run.findings.between import Spread
 from partywall.run.findings.compare import compare
+from partywall.run.record import RunDirectory
 from partywall.run.values.comparison import Change, ComparedCell, Comparison
 from partywall.run.values.finding import Findings
 from partywall.testing.varied import VariedHost
@@ -117,13 +120,20 @@ def plant(name: str) -> None:
     plants=PLANTS,
     folder=True,
     unjudged="demos on this host",
-    more=MORE | {"--runs": MORE["--runs"] | {"default": DEMOS}},
+    more=MORE
+    | {
+        "--runs": MORE["--runs"] | {"default": DEMOS},
+        "--demos": {"metavar": "FOLDER", "type": Path, "help": "judge these runs, for example of demo_decides"},
+    },
 )
 def main(options: Options) -> Outcome:
     if options.plant:
         plant(options.plant)
     if options.quick or options.plant:
         return judge(simulated(), "simulated runs")
+    if options.demos:
+        runs = sorted(options.demos.iterdir())
+        return judge(recorded([stages.analyse(RunDirectory.open(run))[1] for run in runs]), f"{len(runs)} demos")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as passing:
         demos = [findings for _, findings in demos_in_parts(options.folder or Path(passing), options)]
         return judge(recorded(demos), f"{len(demos)} demos")

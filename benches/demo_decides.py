@@ -79,10 +79,10 @@ def tenant(seed: int) -> contextlib.AbstractContextManager[object]:
     return program(sys.executable, "-c", TENANT.format(seed=seed, rests=RESTS_S, works=WORKS_S))
 
 
-def measured(state: str, source: Path, seed: int) -> Demo:
-    """A demo on this host, by the version in `source`, whose own verdicts count."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        path = Path(folder) / "run"
+def measured(state: str, source: Path, seed: int, keeps: Path | None) -> Demo:
+    """A demo on this host, by the version in `source`, whose own verdicts count. keeps: where its run stays."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as passing:
+        path = keeps or Path(passing) / "run"
         with tenant(seed) if state == "tenant" else contextlib.nullcontext(), watched() as seen:
             demo(path, seed, None, os.environ | {"PYTHONPATH": str(source)})
         cells = json.loads((path / "findings.json").read_text())["cells"]
@@ -169,6 +169,11 @@ def judge(
     return Outcome(f"{figure}; {wrong} of {nulls} neighbours without an effect have one", met and in_time)
 
 
+def _kept_at(folder: Path | None, state: str, version: str, seed: int) -> Path | None:
+    """Runs of quiet demos by this version stay, for `compare_demos --demos`."""
+    return folder / "runs" / f"demo-{seed:02}" if folder and (state, version) == ("quiet", "now") else None
+
+
 @bench(
     plants=PLANTS,
     folder=True,
@@ -195,7 +200,12 @@ def main(options: Options) -> Outcome:
         # Versions and states in turn, so that a host that changes does so for all.
         keys = list(itertools.product(range(1, options.runs + 1), BARS, sources))
         demos = in_parts(
-            {f"{v}-{state}-{seed:02}": functools.partial(measured, state, sources[v], seed) for seed, state, v in keys},
+            {
+                f"{v}-{state}-{seed:02}": functools.partial(
+                    measured, state, sources[v], seed, _kept_at(options.folder, state, v, seed)
+                )
+                for seed, state, v in keys
+            },
             options,
         )
         seeds = range(1, options.runs + 1)

@@ -179,7 +179,8 @@ class TestReal:
     @pytest.mark.skipif(bool(tomcat.missing(Host.here())), reason=tomcat.missing(Host.here()) or "-")
     def test_a_cell_of_the_study_is_measured_in_a_domain_and_marked_as_emulated(self, gen1, tmp_path):
         study = cells.load(studies.find(NAME).read_bytes(), NAME)
-        form = study.forms["short"].model_copy(update={"hold": 3_000_000_000, "compress": 10_000})
+        # On a busy host an emulated guest needs seconds for one iteration, and only whole ones have a response time.
+        form = study.forms["short"].model_copy(update={"hold": 12_000_000_000, "compress": 10_000})
         named = Machines(physical=Generator(host="nobody"), sandboxes=(gen1,), address=HERE)
         label = Label.create(f"test-domains-{os.getpid()}", tmp_path)
         try:

@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# Tests start the command thousands of times. It keeps what it has compiled, as it does at a user's.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PY := $(VENV)/bin/python
 HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')

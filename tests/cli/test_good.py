@@ -63,6 +63,12 @@ def test_commands_come_up_without_the_libraries_that_load_slowly():
         assert not {"partywall.run.findings", "scipy", "altair", "duckdb"} & modules_of(name, "--help")
 
 
+@pytest.mark.parametrize("name", ["blame", "guard", "power", "trace", "watch"])
+def test_the_help_of_a_capability_comes_up_without_what_measures_and_draws(name: str):
+    slow = {"pyarrow", "jsonschema", "rich", "ruamel.yaml", "asyncio", "partywall.sandbox", "partywall.agent.client"}
+    assert not slow & modules_of(name, "--help")
+
+
 def test_help_gives_each_command_the_first_line_of_its_own_help():
     written = {name: entry for name, entry in COMMANDS.items() if entry is not None}
     assert "watch" not in written, "its help is that of its job"

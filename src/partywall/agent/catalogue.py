@@ -58,7 +58,7 @@ class Warn(StrEnum):
 class Settle(BaseModel):
     """How long a neighbour still feels the state before a switch."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     rise_ns: int
     release_ns: int
@@ -66,7 +66,7 @@ class Settle(BaseModel):
 
 class _Fact(BaseModel):
     # Records contain catalogue entries as the agent prints them.
-    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True, defer_build=True)
 
 
 class Constant(_Fact):
@@ -168,7 +168,7 @@ class FactWarning(_Fact):
 class Parameter(BaseModel):
     """One parameter, as text. choices, default: empty if there are none."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     text: str
@@ -198,7 +198,7 @@ class KernelInfo(BaseModel):
     victim loses, if that is not its resource.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     name: str
     resource: str

@@ -44,7 +44,7 @@ class Metric(Frozen):
     scale: float = Field(1.0, gt=0, description="factor from the number to the unit")
     unit: str = Field("operations/s", description="of the rate, for people")
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
 
 class MetricError(ValueError):

@@ -6,19 +6,17 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from partywall import units
-from partywall.blame.findings import BlameFindings, findings_of, rule_of
 from partywall.blame.job import BlameJob
-from partywall.blame.measure import keeping, suspects, victim
-from partywall.blame.measure.experiment import Experiment
 from partywall.blame.record import Began, BlameRecord, Stopped
 from partywall.core.capability import Capability, Options, Outline
 from partywall.events import Emit, Note
 
 if TYPE_CHECKING:
+    from partywall.blame.findings import BlameFindings
     from partywall.core.report.value import Report
 
 
-class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
+class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
     """Experiments on who slows a victim down."""
 
     jobs, record = (BlameJob,), BlameRecord
@@ -27,6 +25,9 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what would be touched, how deep, and for how long. A victim that would have to be started is not."""
+        from partywall.blame.findings import rule_of
+        from partywall.blame.measure import suspects, victim
+
         victim.check(job, options.host)
         is_started = job.victim or job.probe or job.url
         with contextlib.nullcontext() if is_started else victim.started(job, options.host) as one:
@@ -47,6 +48,10 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
         return Outline(tuple(lines), rule.blocks_most * rule.code.block_slots * job.pulse_ns / 1e9)
 
     def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
+        from partywall.blame.findings import rule_of
+        from partywall.blame.measure import keeping, suspects, victim
+        from partywall.blame.measure.experiment import Experiment
+
         job = record.job
         with victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids())
@@ -65,14 +70,16 @@ class Blames(Capability[BlameJob, BlameRecord, BlameFindings]):
                 keeping.keep(record, found.suspects, emit)
 
     def findings(self, record: BlameRecord) -> BlameFindings:
+        from partywall.blame.findings import findings_of
+
         return findings_of(record)
 
     def report(self, findings: BlameFindings) -> Report:
-        from partywall.blame import report  # noqa: PLC0415 - of those who look alone
+        from partywall.blame import report
 
         return report.report(findings)
 
     def live(self, seen: Any) -> Report | None:
-        from partywall.blame import report  # noqa: PLC0415 - of those who look alone
+        from partywall.blame import report
 
         return report.live(seen)

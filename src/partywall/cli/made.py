@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,15 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from partywall import kinds
-from partywall.cli import group, leftovers, output
-from partywall.cli.arguments import PrometheusFile, Wait, check_metrics_file, write_metrics
-from partywall.cli.execution import carry_out, go_on
-from partywall.cli.live import Live, Watching, wide_console
-from partywall.core.capability import EXITS, Capability, Options
-from partywall.core.job import Action, Asked, Job
-from partywall.core.report import terminal
-from partywall.errors import Problem, UsageError
-from partywall.events import Emit, reports
+from partywall.cli import group, output
+from partywall.cli.arguments import PrometheusFile, Wait
+from partywall.core.capability import Capability
+from partywall.core.job import Asked, Job
 from partywall.host.label import WORK_ROOT
 
 AnyCapability = Capability[Any, Any, Any]
@@ -47,7 +42,7 @@ def _function(
     """A function with the options of a job, from whose signature Typer makes a command. does: carries it out."""
 
     def call(context: typer.Context, **given: Any) -> int:
-        shared = _Shared(**{key: given.pop(key) for key in shared_options})
+        shared = Shared(**{key: given.pop(key) for key in shared_options})
         known = {key: value for key, value in given.items() if value not in (None, [], False)}
         return does(job, context, known, shared)
 
@@ -78,11 +73,23 @@ def _asked(asked: Asked) -> tuple[Any, Any]:
     return Annotated[type_, typer.Option(asked.flag, help=option.help + more, metavar=shown)], None
 
 
+def _carry_out(name: str, capability: AnyCapability, *given: Any) -> int:
+    from partywall.cli import carrying  # noqa: PLC0415 - help does not wait for what measures and shows
+
+    return carrying.carry_out(name, capability, *given)
+
+
+def _act(name: str, *given: Any) -> int:
+    from partywall.cli import carrying  # noqa: PLC0415 - as above
+
+    return carrying.act(name, *given)
+
+
 FORMAT = {"format_": (output.FormatOption, output.Format.TEXT)}
 
 
 @dataclass(frozen=True)
-class _Shared:
+class Shared:
     """What a command takes beside its job."""
 
     format_: output.Format
@@ -113,73 +120,3 @@ def _shared(name: str, capability: AnyCapability, job: type[Job]) -> dict[str, t
     if job.makes_files:
         options["work_dir"] = Annotated[Path, typer.Option(help="Folder for temporary files.")], WORK_ROOT
     return options | FORMAT
-
-
-def _act(name: str, action: type[Action], context: typer.Context, given: Mapping[str, Any], shared: _Shared) -> int:
-    """Carries out an action, and shows what is said of it."""
-    report = action.parsed(given).act(context.obj)
-    code = EXITS[report.outcome]
-    if shared.format_ == output.Format.JSON:
-        return output.write(name, report.values, code)
-    terminal.show(report, wide_console(shared.format_))
-    return code
-
-
-def _carry_out(
-    name: str,
-    capability: AnyCapability,
-    job: type[Job],
-    context: typer.Context,
-    given: Mapping[str, Any],
-    shared: _Shared,
-) -> int:
-    console, document = wide_console(shared.format_), output.document(name, shared.format_)
-    if shared.prometheus_file is not None:
-        check_metrics_file(shared.prometheus_file)
-    if shared.resume is not None:
-        record = capability.record.open(shared.resume)
-        called = {each.name: each.flag for each in job.asked()}
-        extra: dict[str, object] = {called[key]: value for key, value in given.items()}
-        extra |= {"--out": shared.out, "--prometheus": shared.prometheus_file, "--dry-run": shared.dry_run}
-        options = Options(context.obj(), work_root=shared.work_dir, waits=shared.wait)
-        view = _view(capability, record.job, console)
-        return go_on(capability, record, options, view, console, document, extra, measures=capability.disturbs)
-    wanted = job.parsed(given)
-    if document and capability.only_with_out and shared.out is None and not shared.dry_run:
-        remedy = "add --out FOLDER: the document holds the findings of a record"
-        raise UsageError(Problem("json needs a record", remedy, key="--format"))
-    options = Options(context.obj(), shared.out, shared.work_dir, waits=shared.wait)
-    if shared.dry_run:
-        return output.outline(name, capability.outline(wanted, options), shared.format_, console)
-    if capability.disturbs:
-        leftovers.clean_up()
-    return carry_out(
-        lambda emit: capability.begin(wanted, options, emit),
-        options,
-        _view(capability, wanted, console),
-        console,
-        capability.keeps,
-        _metrics(capability, shared.prometheus_file),
-        document,
-        measures=capability.disturbs,
-        live=capability.live,
-    )
-
-
-def _view(capability: AnyCapability, job: Job, console: Any) -> Any:
-    if type(capability).live is Capability.live:
-        return Live(console)
-    return Watching(console, capability.live, capability.doing, ends=job.ends)
-
-
-def _metrics(capability: AnyCapability, file: Path | None) -> dict[str, Emit]:
-    """The listener that writes the metrics file."""
-    if file is None or capability.metrics is None:
-        return {}
-    metrics = capability.metrics()
-
-    def write(seen: Any) -> None:
-        metrics.add(seen)
-        write_metrics(file, metrics.text())
-
-    return {str(file): reports(write)}

@@ -193,7 +193,7 @@ class Consolidations:
             _simulate(job, record, emit)
 
     def findings(self, record: ConsolidationDirectory) -> ConsolidationFindings:
-        from partywall.consolidate.findings import findings  # noqa: PLC0415 - slow to import
+        from partywall.consolidate.findings import findings
 
         return findings(record.evidence())
 
@@ -201,7 +201,7 @@ class Consolidations:
         return EXITS[findings.outcome]
 
     def files(self) -> Files[ConsolidationFindings]:
-        from partywall.consolidate.report import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.consolidate.report import FILES
 
         return FILES
 

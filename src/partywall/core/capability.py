@@ -209,7 +209,7 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def files(self) -> Files[F]:
         """The report in its formats."""
-        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
+        from partywall.core.report import rendered
 
         return rendered.files(self.name, self.rows, self.report, self.documents())
 

@@ -31,7 +31,7 @@ class ShowReport(Action):
     record: Annotated[Path, RECORD]
 
     def act(self, host: Callable[[], Any]) -> Report:
-        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+        from partywall.fleet import report
 
         del host
         record = FleetRecord.open(self.record)
@@ -59,7 +59,7 @@ class Gate(Action):
     margin: Annotated[Share, Option("The largest loss that is accepted.", example="3%")] = 0.03
 
     def act(self, host: Callable[[], Any]) -> Report:
-        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+        from partywall.fleet import report
 
         del host
         record = FleetRecord.open(self.record)

@@ -77,7 +77,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         return Judged(record.name, started_at, None, measured[job.host], fleet.name, cells)
 
     def report(self, findings: Judged) -> Report:
-        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+        from partywall.fleet import report
 
         about = {"name": findings.name, "started_at": findings.started_at}
         if findings.fleet is not None:
@@ -95,7 +95,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         return Exit.FAILED if is_failed and code is not Exit.VIOLATED else code
 
     def live(self, seen: Any) -> Report | None:
-        from partywall.fleet import report  # noqa: PLC0415 - of those who look alone
+        from partywall.fleet import report
 
         return report.live(seen)
 

@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from partywall.core import control
-from partywall.core.here import check_hooks
 from partywall.core.job import Action, Option
 from partywall.core.report.value import Lines, Report
 from partywall.errors import Problem, UsageError
 from partywall.guard.change import changes, refuse
 from partywall.guard.check import load, loads
 from partywall.guard.job import PolicyFile
-from partywall.guard.measure import left, run
-from partywall.guard.measure.ends import check_sides_here
-from partywall.guard.measure.flatten import flatten
-from partywall.guard.measure.resolve import resolve
 from partywall.guard.record import GuardRecord
 from partywall.host.label import state_root
 
@@ -35,7 +30,8 @@ class Check(Action):
     policy: Annotated[PolicyFile, Option("A policy file.", metavar="POLICY")]
 
     def act(self, host: Callable[[], Any]) -> Report:
-        from partywall.guard import promised  # noqa: PLC0415 - of those who look alone
+        from partywall.guard import promised
+        from partywall.guard.measure.ends import check_sides_here
 
         del host
         policy = loads(self.policy.text, self.policy.path)
@@ -77,6 +73,8 @@ class Status(Action):
     verb: ClassVar[str] = "status"
 
     def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.guard.measure import left
+
         del host
         files = sorted(state_root().glob("guard-*.json")) if state_root().is_dir() else []
         kept = {name: left.owner(name) for name in (file.stem.removeprefix("guard-") for file in files)}
@@ -94,6 +92,9 @@ class Remove(Action):
     policy: Annotated[str, Option("A policy file, or the name that 'guard status' shows.", metavar="POLICY")]
 
     def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.core.here import check_hooks
+        from partywall.guard.measure import left, run
+
         del host
         name, hooks = self._left()
         check_hooks("guard remove")
@@ -112,4 +113,7 @@ class Remove(Action):
             return name, json.loads((state_root() / f"guard-{name}.json").read_text())["hooks"]
         if policy is None:
             raise UsageError(Problem(f"no policy {name!r} is enforced here", "'partywall guard status' lists them"))
+        from partywall.guard.measure.flatten import flatten
+        from partywall.guard.measure.resolve import resolve
+
         return name, flatten(policy, resolve(policy)).start["hooks"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from partywall.core.report.prometheus import family
-from partywall.guard.findings import SoFar
+
+if TYPE_CHECKING:
+    from partywall.guard.findings import SoFar
 
 GAUGES = {
     "offered_bps": ("offered_bits_per_second", "Bits a second that reached the hook."),

@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from partywall.core.record import JobRecord
 from partywall.files import append_whole, decoded, replace_durably
 from partywall.guard.job import GuardJob
@@ -89,6 +86,9 @@ class GuardRecord(JobRecord[GuardJob]):
 
     def settle(self) -> None:
         """Writes the Parquet file: one row for each vif and report."""
+        import pyarrow as pa  # noqa: PLC0415 - slow to import
+        import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+
         rows = [
             {"from_ns": report["from_ns"], "at_ns": report["at_ns"], "vif": vif, **row}
             for report in self.reports()

@@ -96,8 +96,8 @@ class Loads(NeverContinued):
         return Exit.FAILED if findings.failure else EXITS[findings.outcome]
 
     def files(self) -> Files[LoadRun]:
-        from partywall.core.report import rendered  # noqa: PLC0415 - what draws is slow to import
-        from partywall.load.report import report  # noqa: PLC0415
+        from partywall.core.report import rendered
+        from partywall.load.report import report
 
         return rendered.files("load", "seconds", report, {})
 

@@ -179,7 +179,7 @@ class Migrations:
                 _go_on(moves, record, emit, None if known is None else Path(known))
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
-        from partywall.migrate.findings.cost import findings  # noqa: PLC0415 - slow to import
+        from partywall.migrate.findings.cost import findings
 
         evidence = record.evidence()
         report = findings(evidence, record.table)
@@ -189,7 +189,7 @@ class Migrations:
         return EXITS[findings.findings.outcome]
 
     def files(self) -> Files[MigrationReport]:
-        from partywall.migrate.report import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.migrate.report import FILES
 
         return FILES
 
@@ -233,8 +233,8 @@ def _go_on(
 
 def _said(seen: Seen) -> str:
     """A move in one line."""
-    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
-    from partywall.migrate.report import line  # noqa: PLC0415 - what draws is slow to import
+    from partywall.migrate.findings import cost
+    from partywall.migrate.report import line
 
     return line(cost.move_finding(seen.move, seen.tables))
 
@@ -251,7 +251,7 @@ def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, 
 
 def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
     """Says what the moves of a guest of the user's own will cost, before the first one. Predicted s, by method."""
-    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost
 
     evidence = record.evidence()
     tables = {
@@ -270,7 +270,7 @@ def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
 
 def _from_survey(evidence: MigrationEvidence, earlier: list[MoveFinding]) -> Forecast:
     """Of a guest of the user's own."""
-    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost
 
     known = cost.basis(evidence, earlier)
     predictions = cost.predictions(evidence.plan, known)
@@ -279,7 +279,7 @@ def _from_survey(evidence: MigrationEvidence, earlier: list[MoveFinding]) -> For
 
 def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
     """Predictions for a plan by what a record knows; or why there are none."""
-    from partywall.migrate.findings import cost  # noqa: PLC0415 - slow to import
+    from partywall.migrate.findings import cost
 
     evidence = record.evidence()
     if why := known_moves.differs(evidence.plan, plan):

@@ -10,8 +10,6 @@ from partywall.core.job import Action, Option
 from partywall.core.report.value import Column, Report, Table
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import TrialError
-from partywall.migrate.record import MigrationDirectory
-from partywall.power import meters
 from partywall.power.profiles import PROFILES, find
 from partywall.power.values import MoveEnergy
 
@@ -22,6 +20,8 @@ class Meters(Action):
     verb: ClassVar[str] = "meters"
 
     def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.power import meters
+
         places = meters.find(host())
         columns = (
             Column("name", "meter"), Column("what", "what it is"), Column("here", "here"), Column("remedy", "remedy"),
@@ -74,7 +74,7 @@ class Moves(Action):
     model: Annotated[str, Option("A model file of 'partywall power calibrate', or a profile's name.")]
 
     def act(self, host: Callable[[], Any]) -> Report:
-        from partywall.power.findings.moving import PARTS  # noqa: PLC0415 - slow to import
+        from partywall.power.findings.moving import PARTS
 
         del host
         costs = move_energy(self.record, self.model)
@@ -100,8 +100,9 @@ class Moves(Action):
 
 def move_energy(path: Path, model: str) -> tuple[MoveEnergy, ...]:
     """Joules of the moves of a migration record. model: a model file, or the name of a profile. Raises UsageError."""
-    from partywall.migrate.findings.cost import findings  # noqa: PLC0415 - slow to import
-    from partywall.power.findings.moving import energy  # noqa: PLC0415
+    from partywall.migrate.findings.cost import findings
+    from partywall.migrate.record import MigrationDirectory
+    from partywall.power.findings.moving import energy
 
     chosen = find(model)
     record = MigrationDirectory.open(path)

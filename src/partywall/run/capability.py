@@ -139,7 +139,7 @@ class Runs:
         return Exit.FAILED if evidence.incomplete else EXITS[findings.outcome]
 
     def files(self) -> Files[Derived]:
-        from partywall.run.report.export import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.run.report.export import FILES
 
         return FILES
 

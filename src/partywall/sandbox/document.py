@@ -144,7 +144,7 @@ class File(Frozen):
     size: SkipJsonSchema[int | None] = None
     sha256: SkipJsonSchema[str | None] = None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
 
     @property
     def name(self) -> str:

@@ -101,6 +101,6 @@ class Studies:
         return Exit.FAILED if findings.incomplete else Exit.HOLDS
 
     def files(self) -> Files[StudyReport]:
-        from partywall.study.page import FILES  # noqa: PLC0415 - what draws is slow to import
+        from partywall.study.page import FILES
 
         return FILES

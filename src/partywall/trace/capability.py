@@ -7,17 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from partywall.core import here
 from partywall.core.capability import Capability, Options, Outline
 from partywall.events import Emit, Left
 from partywall.trace.job import TraceJob
-from partywall.trace.measure.follow import follow
-from partywall.trace.measure.tracing import Tracing
 from partywall.trace.record import TraceDirectory, TraceEvidence, TraceFindings
 
 if TYPE_CHECKING:
     from partywall.core.report.files import Document
     from partywall.core.report.value import Report
+    from partywall.trace.measure.tracing import Tracing
 
 Derived = tuple[TraceFindings, TraceEvidence]
 
@@ -34,12 +32,16 @@ class Traces(Capability[TraceJob, TraceDirectory, Derived]):
         return Outline((f"trace of {' → '.join(job.hops)}",), (job.for_ns or 0) / 1e9)
 
     def check(self, job: TraceJob, options: Options) -> None:
+        from partywall.core import here
+
         del options
         if any(hop.agent is None for hop in job.request.hops):
             here.check_hooks("a trace")
 
     def measure(self, record: TraceDirectory, options: Options, emit: Emit) -> None:
         """Traces until the time is up or Ctrl-C, the normal end of a trace without a duration."""
+        from partywall.trace.measure.follow import follow
+
         del options
         for_ns = record.start.for_ns
 
@@ -54,22 +56,22 @@ class Traces(Capability[TraceJob, TraceDirectory, Derived]):
         follow(record, pump, emit)
 
     def findings(self, record: TraceDirectory) -> Derived:
-        from partywall.trace.findings import findings  # noqa: PLC0415 - slow to import
+        from partywall.trace.findings import findings
 
         evidence = record.evidence()
         return findings(evidence), evidence
 
     def report(self, findings: Derived) -> Report:
-        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
+        from partywall.trace import report
 
         return report.report(*findings)
 
     def live(self, seen: Any) -> Report:
-        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
+        from partywall.trace import report
 
         return report.live(seen)
 
     def documents(self) -> Mapping[str, Document[Derived]]:
-        from partywall.trace import report  # noqa: PLC0415 - of those who look alone
+        from partywall.trace import report
 
         return {"pcapng": ("packets.pcapng", lambda trace: report.packets(trace[1]))}

@@ -13,15 +13,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from partywall import __version__
 from partywall.core.record import JobRecord, decode, first_line
-from partywall.core.stats.histogram import Histogram
 from partywall.trace.job import TraceJob
 from partywall.trace.request import PROTOCOLS, Frozen, Hook, TraceRequest
+
+if TYPE_CHECKING:
+    from partywall.core.stats.histogram import Histogram
 
 
 class Delay(Frozen):
@@ -36,6 +38,8 @@ class Delay(Frozen):
 
     @property
     def counts(self) -> Histogram:
+        from partywall.core.stats.histogram import Histogram  # noqa: PLC0415 - of those who look alone
+
         return Histogram(dict(self.histogram))
 
     def within(self, ns: float) -> float:
@@ -124,7 +128,9 @@ class Flow(Frozen):
     to: str
     to_port: int
 
-    model_config = ConfigDict(frozen=True, alias_generator=lambda name: name.rstrip("_"), populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, alias_generator=lambda name: name.rstrip("_"), populate_by_name=True, defer_build=True
+    )
 
     def __str__(self) -> str:
         name = next(

@@ -15,7 +15,7 @@ HOPS_MOST = 8
 class Frozen(BaseModel):
     """An immutable value. Keys of newer versions are ignored."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Hop(Frozen):

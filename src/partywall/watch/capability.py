@@ -10,26 +10,27 @@ from partywall import units
 from partywall.clock import Clock, Monotonic
 from partywall.core.capability import Capability, Options, Outline
 from partywall.events import Emit, Note
-from partywall.watch.findings import WatchFindings, derive
 from partywall.watch.job import WatchJob
-from partywall.watch.measure.reading import Reader
-from partywall.watch.measure.watching import watch
 from partywall.watch.prometheus import Totals
 from partywall.watch.record import Began, WatchRecord
 
 if TYPE_CHECKING:
     from partywall.core.report.value import Report
+    from partywall.watch.findings import WatchFindings
 
 
-class Watches(Capability[WatchJob, WatchRecord, WatchFindings]):
-    """Watches of disks. reader: makes what reads the counters; clock, wall: the times of periods, and of day."""
+class Watches(Capability[WatchJob, WatchRecord, "WatchFindings"]):
+    """Watches of disks.
+
+    reader: makes what reads the counters; None for `Reader`. clock, wall: the times of periods, and of day.
+    """
 
     jobs, record, metrics = (WatchJob,), WatchRecord, Totals
     rows, doing, keeps, disturbs = "uses", "watching", "the watch goes on", False
 
     def __init__(
         self,
-        reader: Callable[..., Any] = Reader,
+        reader: Callable[..., Any] | None = None,
         clock: Clock | None = None,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -43,12 +44,16 @@ class Watches(Capability[WatchJob, WatchRecord, WatchFindings]):
         return Outline((every, f"tenants: {tenants}", *lacks), (job.for_ns or 0) / 1e9)
 
     def _reader(self, job: WatchJob, options: Options) -> Any:
-        reader = self._make_reader(options.host, job.disks, job.tenants)
+        from partywall.watch.measure.reading import Reader
+
+        reader = (self._make_reader or Reader)(options.host, job.disks, job.tenants)
         reader.look(0)
         return reader
 
     def measure(self, record: WatchRecord, options: Options, emit: Emit) -> None:
         """Watches what is left of the time, or until Ctrl-C. The usual latency of each disk is learnt anew."""
+        from partywall.watch.measure.watching import watch
+
         job = record.job
         left_ns = None if job.for_ns is None else job.for_ns - record.watched_ns
         if left_ns is not None and left_ns <= 0:
@@ -61,14 +66,16 @@ class Watches(Capability[WatchJob, WatchRecord, WatchFindings]):
         watch(record, reader, left_ns, emit, self._clock, self._wall)
 
     def findings(self, record: WatchRecord) -> WatchFindings:
+        from partywall.watch.findings import derive
+
         return derive(record)
 
     def report(self, findings: WatchFindings) -> Report:
-        from partywall.watch import report  # noqa: PLC0415 - of those who look alone
+        from partywall.watch import report
 
         return report.report(findings)
 
     def live(self, seen: Any) -> Report | None:
-        from partywall.watch import report  # noqa: PLC0415 - of those who look alone
+        from partywall.watch import report
 
         return report.live(seen)

@@ -26,7 +26,7 @@ REST = "*"
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Disk(_Value):

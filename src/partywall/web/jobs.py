@@ -35,7 +35,7 @@ HAND_MADE = ("run", "load", "study", "migration")
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Order(Frozen):

@@ -9,7 +9,8 @@ const FORGOTTEN_AFTER_NS: f64 = 50e6;
 #[derive(Debug)]
 pub(crate) struct Turns {
     period_ns: f64,
-    next_ns: f64,
+    /// None before the first turn. A clock that has just begun stands near 0, so 0 would be a time to catch up from.
+    next_ns: Option<f64>,
 }
 
 /// The action to take now.
@@ -23,21 +24,20 @@ pub(crate) enum Turn {
 
 impl Turns {
     pub fn new(rate_per_s: f64) -> Self {
-        Self { period_ns: 1e9 / rate_per_s, next_ns: 0.0 }
+        Self { period_ns: 1e9 / rate_per_s, next_ns: None }
     }
 
     /// The action at `now_ns`. Due turns, at most `batch`, count as taken.
     pub fn turn(&mut self, now_ns: Nanos, batch: usize) -> Turn {
         let now = now_ns as f64;
-        if now - self.next_ns > FORGOTTEN_AFTER_NS.max(self.period_ns) {
-            self.next_ns = now;
+        let forgotten_ns = FORGOTTEN_AFTER_NS.max(self.period_ns);
+        let next_ns = self.next_ns.filter(|next_ns| now - next_ns <= forgotten_ns).unwrap_or(now);
+        if now < next_ns {
+            return Turn::Wait(next_ns.ceil() as Nanos);
         }
-        if now < self.next_ns {
-            return Turn::Wait(self.next_ns.ceil() as Nanos);
-        }
-        let due = ((now - self.next_ns) / self.period_ns) as usize + 1;
+        let due = ((now - next_ns) / self.period_ns) as usize + 1;
         let taken = due.min(batch);
-        self.next_ns += taken as f64 * self.period_ns;
+        self.next_ns = Some(next_ns + taken as f64 * self.period_ns);
         Turn::Due(taken)
     }
 }
@@ -68,6 +68,12 @@ mod tests {
         assert_eq!(pace.turn(MS * 1000, 64), Turn::Due(1));
         assert_eq!(pace.turn(MS * 5000, 64), Turn::Due(1));
         assert_eq!(pace.turn(MS * 5000, 64), Turn::Wait(MS * 5001));
+    }
+
+    #[test]
+    fn nothing_is_due_from_before_the_first_turn_also_just_after_the_clock_began() {
+        assert_eq!(Turns::new(1000.0).turn(MS * 40, 64), Turn::Due(1));
+        assert_eq!(Turns::new(1.0).turn(MS * 900, 64), Turn::Due(1));
     }
 
     #[test]

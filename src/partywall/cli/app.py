@@ -107,7 +107,7 @@ class Commands(TyperGroup):
                 return None
         if ctx.resilient_parsing:
             # The shell is waiting for a completion after a key press, so the command is not imported.
-            from partywall.cli import completion  # noqa: PLC0415 - only a shell needs it
+            from partywall.cli import completion
 
             if (light := completion.stand_in(cmd_name)) is not None:
                 return light
@@ -157,7 +157,7 @@ def _version(requested: bool) -> None:
 
 
 def _this_host() -> Host:
-    from partywall.core import here  # noqa: PLC0415 - slow to import, and most commands do without
+    from partywall.core import here
 
     return here.this_host()
 

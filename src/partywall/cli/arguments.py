@@ -40,6 +40,12 @@ Wait = Annotated[
 ]
 
 
+WorkDir = Annotated[
+    Path, typer.Option(help="Folder for the files of disk kernels, on the disk to be measured.", show_default=True)
+]
+Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3. Default: all allowed CPUs.")]
+
+
 PrometheusFile = Annotated[
     Path | None,
     typer.Option("--prometheus", help="Write metrics to this file, for node_exporter's textfile collector."),

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from partywall import kinds, units
+from partywall import units
 from partywall.cli import output
 from partywall.cli.arguments import RunPath
-from partywall.cli.live import wide_console
-from partywall.core.capability import EXITS
 from partywall.errors import Exit, Problem, UsageError, parsed
-from partywall.kinds.compared import SideBySide, side_by_side
-from partywall.run import stages
-from partywall.run.record import RunDirectory
+
+if TYPE_CHECKING:
+    from partywall.kinds.compared import SideBySide
+    from partywall.run.record import RunDirectory
 
 
 def compare(
@@ -49,7 +46,14 @@ def compare(
     too wide, a cell of REFERENCE is missing or has other parameters, a run is incomplete, a cell was disturbed or
     carries another warning, or the records are no runs.
     """
-    from partywall.run.report import compare_view  # noqa: PLC0415 - what draws is slow to import
+    from rich.console import Console
+
+    from partywall import kinds
+    from partywall.core.capability import EXITS
+    from partywall.kinds.compared import side_by_side
+    from partywall.run import stages
+    from partywall.run.record import RunDirectory
+    from partywall.run.report import compare_view
 
     share = parsed("--tolerance", tolerance, units.parse_share)
     if not 0 <= share < 1:
@@ -86,6 +90,10 @@ def compare(
 
 def _side_by_side(both: SideBySide, format_: output.Format) -> int:
     """Shows the figures of two records. Exit code 3: whether a difference matters is not judged."""
+    from rich.table import Table
+
+    from partywall.cli.live import wide_console
+
     if format_ == output.Format.JSON:
         return output.write("compare", both, Exit.INCONCLUSIVE)
     console = wide_console()
@@ -111,6 +119,8 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
 
 def _opened(paths: Sequence[Path]) -> list[RunDirectory]:
     """Opens the run directories. Reports all paths that are not run directories at once."""
+    from partywall.run.record import RunDirectory
+
     opened: list[RunDirectory] = []
     problems: list[Problem] = []
     for path in paths:

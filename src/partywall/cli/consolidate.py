@@ -217,7 +217,7 @@ def explain(
 
     Lists the reason of each step, the next best place of each guest, and other plans.
     """
-    from partywall.consolidate.report import explained  # noqa: PLC0415 - what draws is slow to import
+    from partywall.consolidate.report import explained
 
     evidence = ConsolidationDirectory.open(record).evidence()
     if evidence.plan is None:

@@ -26,7 +26,7 @@ from partywall.agent.catalogue import KernelInfo, Role, shipped
 from partywall.agent.client import AgentClient
 from partywall.agent.inbox import Inbox
 from partywall.cli import leftovers, output, show
-from partywall.cli.arguments import allowed_cpus
+from partywall.cli.arguments import Cpus, WorkDir, allowed_cpus
 from partywall.core import here
 from partywall.core.document.explain import did_you_mean
 from partywall.core.report import figures
@@ -45,10 +45,6 @@ REACHED_SHARE = 0.9
 KernelName = Annotated[str, typer.Argument(help="See: partywall kernels.", metavar="KERNEL")]
 ForOption = Annotated[str, typer.Option("--for", help="How long, e.g. 10s.")]
 Threads = Annotated[int, typer.Option(help="Worker threads. Each runs its own copy of the kernel.", min=1, max=1024)]
-WorkDir = Annotated[
-    Path, typer.Option(help="Folder for the files of disk kernels, on the disk to be measured.", show_default=True)
-]
-Cpus = Annotated[str | None, typer.Option(help="CPUs to run on, e.g. 0,2-3. Default: all allowed CPUs.")]
 
 
 def probe(

@@ -14,10 +14,9 @@ from rich.console import Console
 
 from partywall import units
 from partywall.cli import leftovers, machine, output
-from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, allowed_cpus, memory_wait_ns
+from partywall.cli.arguments import SEED_MOST, Cpus, Wait, WaitForMemory, WorkDir, allowed_cpus, memory_wait_ns
 from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
-from partywall.cli.kernel import Cpus, WorkDir
 from partywall.cli.live import wide_console
 from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
@@ -119,7 +118,7 @@ def adjust(
 
     The load says what became of it, and its report notes the change.
     """
-    from partywall.core import control  # noqa: PLC0415 - of this command alone
+    from partywall.core import control
 
     control.ask(Loads.record.open(load), "its users", level=level)
     return Exit.HOLDS

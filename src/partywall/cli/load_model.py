@@ -31,11 +31,11 @@ def model(
     and --used, it makes a prediction for a load of the same script that was measured only in the sandbox.
     """
     # Slow to import, and every other `partywall load` imports this module.
-    from partywall import study as studies  # noqa: PLC0415
-    from partywall.load import overhead  # noqa: PLC0415
-    from partywall.study.generation import Generation  # noqa: PLC0415
-    from partywall.study.generation import kind as generation  # noqa: PLC0415
-    from partywall.study.record import FILE, StudyDirectory  # noqa: PLC0415
+    from partywall import study as studies
+    from partywall.load import overhead
+    from partywall.study.generation import Generation
+    from partywall.study.generation import kind as generation
+    from partywall.study.record import FILE, StudyDirectory
 
     directory = StudyDirectory.open(run)
     kept = run / FILE

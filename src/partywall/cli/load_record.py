@@ -12,8 +12,7 @@ from rich.console import Console
 
 from partywall import units
 from partywall.cli import leftovers
-from partywall.cli.arguments import duration_ns
-from partywall.cli.kernel import WorkDir
+from partywall.cli.arguments import WorkDir, duration_ns
 from partywall.cli.live import Live
 from partywall.core import execution, here
 from partywall.core.document.decode import Document

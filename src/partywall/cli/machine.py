@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from partywall.errors import Problem, UsageError
-from partywall.load.check import wrong_generator
-from partywall.load.document import Generator
-from partywall.sandbox.addresses import check_ssh_host
+
+if TYPE_CHECKING:
+    from partywall.load.document import Generator
 
 LIBVIRT = "libvirt:"
 FORMS = "a Host of ~/.ssh/config, user@name, or libvirt:DOMAIN[@URI] for your own libvirt domain"
@@ -13,6 +15,10 @@ FORMS = "a Host of ~/.ssh/config, user@name, or libvirt:DOMAIN[@URI] for your ow
 
 def generator(text: str, option: str) -> Generator:
     """The machine of a load generator: HOST, or libvirt:DOMAIN, or libvirt:DOMAIN@URI. UsageError if it is none."""
+    from partywall.load.check import wrong_generator
+    from partywall.load.document import Generator
+    from partywall.sandbox.addresses import check_ssh_host
+
     if not text.startswith(LIBVIRT):
         check_ssh_host(text, option)
         return Generator(host=text)

@@ -74,13 +74,13 @@ def _asked(asked: Asked) -> tuple[Any, Any]:
 
 
 def _carry_out(name: str, capability: AnyCapability, *given: Any) -> int:
-    from partywall.cli import carrying  # noqa: PLC0415 - help does not wait for what measures and shows
+    from partywall.cli import carrying
 
     return carrying.carry_out(name, capability, *given)
 
 
 def _act(name: str, *given: Any) -> int:
-    from partywall.cli import carrying  # noqa: PLC0415 - as above
+    from partywall.cli import carrying
 
     return carrying.act(name, *given)
 

@@ -125,7 +125,7 @@ def _show_forecast(forecast: Forecast | None, console: Console, *, is_own: bool)
         if not is_own:
             say("no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one")
         return
-    from partywall.migrate.report import show_predictions  # noqa: PLC0415 - what draws is slow to import
+    from partywall.migrate.report import show_predictions
 
     for text in (*forecast.said, forecast.lacking):
         if text:

@@ -60,7 +60,7 @@ def requested(arguments: Sequence[str]) -> bool:
 
 def console(format_: str) -> Console:
     """The console for text: standard error if standard output carries JSON."""
-    from rich.console import Console  # noqa: PLC0415 - slow to import, and main needs this module
+    from rich.console import Console
 
     return Console(stderr=format_ == JSON)
 
@@ -81,7 +81,7 @@ def outline(command: str, outline: Outline, format_: str, console: Console, **mo
     if format_ == JSON:
         return write(command, {"lines": outline.lines, "seconds": outline.seconds} | more)
     for table in outline.tables:
-        from partywall.core.report import terminal  # noqa: PLC0415 - slow to import
+        from partywall.core.report import terminal
 
         terminal.show_table(table, console)
     length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
@@ -106,8 +106,8 @@ def _described(problem: Problem) -> dict[str, Any]:
 
 def _command(arguments: Sequence[str]) -> str:
     """The command's name on a command line that may have mistakes: 'scenario check'."""
-    from partywall import kinds  # noqa: PLC0415 - a failure alone needs it
-    from partywall.cli.app import commands  # noqa: PLC0415 - the application imports commands, which import this
+    from partywall import kinds
+    from partywall.cli.app import commands
 
     name = next(iter(arguments), "")
     if name not in (known := commands()):

@@ -50,7 +50,7 @@ def show_record(
 
 
 def _beside(record: Record, beside: Record) -> Any:
-    from partywall.kinds import compared  # noqa: PLC0415 - what studies need is slow to import
+    from partywall.kinds import compared
 
     return compared.beside(record, beside)
 
@@ -119,7 +119,7 @@ def sql(
     observations; a load has seconds, timings, errors, statuses and samples; a guard has guard (a row for each vif and
     report); a trace has events; a study has observations; a watch has disks, tenants and waits.
     """
-    from partywall.core.query import table  # noqa: PLC0415 - DuckDB is slow to import
+    from partywall.core.query import table
 
     kinds.opened(directory).settle()
     columns, rows = table(directory, query)

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from partywall.cli import leftovers, output, show
-from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_ns
-from partywall.cli.execution import carry_out, go_on
-from partywall.cli.kernel import WorkDir
-from partywall.cli.live import Live
-from partywall.core.capability import Options
+from partywall.cli import output
+from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, WorkDir, memory_wait_ns
 from partywall.errors import Exit, UsageError
-from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.run.capability import RunJob, Runs, changes, outlined
-from partywall.run.document.scenario import Scenario
-from partywall.run.plan.checks import tries_kvm
-from partywall.run.plan.requirements import commands, sandboxes
-from partywall.run.record import RunDirectory
-from partywall.sandbox.qemu.needs import roots_to_build
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from partywall.host import Host
+    from partywall.run.document.scenario import Scenario
 
 MISSING = "the scenario is missing; try: partywall run demo\nTo list all scenarios: partywall scenario list"
 
 
 def say_if_kvm_is_tried(scenario: Scenario, host: Host, console: Console) -> None:
+    from partywall.run.plan.checks import tries_kvm
+
     if tries_kvm(scenario, host):
         console.print("checking whether KVM can start a guest; this takes some seconds, once", highlight=False)
 
@@ -69,6 +65,15 @@ def run(
     Exit code: 0 all goals hold, 1 a goal is violated, 3 inconclusive, 2 bad scenario, 4 the host lacks something, 5 a
     trial failed.
     """
+    from partywall.cli import leftovers, show
+    from partywall.cli.execution import carry_out, go_on
+    from partywall.cli.live import Live
+    from partywall.core.capability import Options
+    from partywall.run.capability import RunJob, Runs, changes, outlined
+    from partywall.run.plan.requirements import commands, sandboxes
+    from partywall.run.record import RunDirectory
+    from partywall.sandbox.qemu.needs import roots_to_build
+
     console, document = output.console(format_), output.document("run", format_)
     runs, wait_ns = Runs(), memory_wait_ns(wait_for_memory)
     if resume is not None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
-from partywall.agent.catalogue import shipped
-from partywall.cli import output, show
+from partywall.cli import output
 from partywall.cli.arguments import ScenarioName
 from partywall.cli.group import group
-from partywall.cli.run import say_if_kvm_is_tried
-from partywall.core.document.reading import text
 from partywall.errors import AgentError, CapabilityError, Exit, UsageError
-from partywall.host import Host
-from partywall.run import stages
-from partywall.run.capability import completed
-from partywall.run.check import Expected, expected, find, json_schema, load, located, names
-from partywall.run.plan.requirements import sandboxes
-from partywall.sandbox.elsewhere import other_machines
+
+if TYPE_CHECKING:
+    from partywall.host import Host
+    from partywall.run.check import Expected
 
 app = group("Check, list and describe scenarios.")
 
@@ -31,6 +26,15 @@ def check(context: typer.Context, scenario: ScenarioName, format_: output.Format
     Also shows how many blocks fit into its budget, and what prevents it from running on this host. The scenario may be
     intended for another host. 'partywall run SCENARIO --dry-run' shows the whole plan on this host.
     """
+    from partywall.agent.catalogue import shipped
+    from partywall.cli import show
+    from partywall.cli.run import say_if_kvm_is_tried
+    from partywall.run import stages
+    from partywall.run.capability import completed
+    from partywall.run.check import expected, find, load, located
+    from partywall.run.plan.requirements import sandboxes
+    from partywall.sandbox.elsewhere import other_machines
+
     console = output.console(format_)
     path = find(scenario)
     checked = load(path)
@@ -70,6 +74,11 @@ def _trial(trial: Expected) -> dict[str, Any]:
 @app.command("list")
 def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
     """List the scenarios that ship with Partywall."""
+    from rich.console import Console
+
+    from partywall.cli import show
+    from partywall.run.check import find, load, names
+
     if format_ == output.Format.JSON:
         shipped = {name: load(find(name)) for name in names()}
         listed = [
@@ -84,6 +93,9 @@ def list_(format_: output.FormatOption = output.Format.TEXT) -> int:
 @app.command("show")
 def show_(scenario: ScenarioName) -> int:
     """Print the text of a scenario, as a starting point for your own."""
+    from partywall.core.document.reading import text
+    from partywall.run.check import find
+
     typer.echo(text(find(scenario), "scenario"), nl=False)
     return Exit.HOLDS
 
@@ -91,7 +103,7 @@ def show_(scenario: ScenarioName) -> int:
 @app.command("schema")
 def schema() -> int:
     """Print the JSON Schema of scenario files, for editors."""
-    import json  # noqa: PLC0415
+    from partywall.run.check import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=1))
     return Exit.HOLDS

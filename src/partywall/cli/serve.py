@@ -54,7 +54,7 @@ def serve(
     Prints a link that works once. Measurements continue if the server ends. Another computer reaches the page through
     an SSH tunnel: ssh -L 8733:127.0.0.1:8733 HOST
     """
-    from partywall.web import server  # noqa: PLC0415 - slow to import
+    from partywall.web import server
 
     if token:
         typer.echo(server.bearer(runs, read_only=read_only))
@@ -87,8 +87,8 @@ def publish(
 
     Repeat it to update the pages, for example every night. Pages of records that are gone are removed.
     """
-    from partywall.web.jobs import Folder  # noqa: PLC0415 - slow to import
-    from partywall.web.publish import write  # noqa: PLC0415
+    from partywall.web.jobs import Folder
+    from partywall.web.publish import write
 
     if not runs.is_dir():
         raise UsageError(Problem("is not a folder", "give a folder of records", str(runs)))

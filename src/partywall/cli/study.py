@@ -6,32 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from partywall import study as studies
 from partywall import units
-from partywall.cli import leftovers, output
-from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, memory_wait_ns
-from partywall.cli.execution import carry_out, go_on
-from partywall.cli.kernel import WorkDir
-from partywall.cli.live import Live
-from partywall.cli.machine import FORMS, generator
-from partywall.core.capability import Options, Outline
-from partywall.core.document.reading import read
+from partywall.cli import output
+from partywall.cli.arguments import SEED_MOST, Wait, WaitForMemory, WorkDir, memory_wait_ns
+from partywall.cli.machine import FORMS
 from partywall.errors import Exit, Problem, UsageError
 from partywall.host.label import WORK_ROOT
-from partywall.load.document import Generator
-from partywall.load.tomcat import APPLICATION
-from partywall.sandbox.addresses import check_ssh_host
-from partywall.study.capability import Studies, StudyJob
-from partywall.study.document import Machines, StudyRequest
-from partywall.study.generation.machines import PHYSICAL, SANDBOX
-from partywall.study.record import StudyDirectory
 
-ROLES = (PHYSICAL, SANDBOX, APPLICATION)
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from partywall.core.capability import Outline
+    from partywall.study.document import Machines
 
 
 class Form(StrEnum):
@@ -111,6 +101,14 @@ def study(
 
     Exit code: 0 measured, 2 bad study or option, 4 the host lacks something, 5 a part failed.
     """  # noqa: D301 - Click keeps the lines after a backspace
+    from partywall.cli import leftovers
+    from partywall.cli.execution import carry_out, go_on
+    from partywall.cli.live import Live
+    from partywall.core.capability import Options
+    from partywall.study.capability import Studies, StudyJob
+    from partywall.study.document import StudyRequest
+    from partywall.study.record import StudyDirectory
+
     console, document = output.console(format_), output.document("study", format_)
     kept, wait_ns = Studies(), memory_wait_ns(wait_for_memory)
     options = Options(context.obj(), out, work_dir, allow_commands, wait_ns, wait) if name or resume else None
@@ -152,14 +150,22 @@ def study(
 
 def _machines(given: Sequence[str], address: str | None) -> Machines | None:
     """The machines that options name, or None without any. UsageError, with all mistakes, if they are not complete."""
+    from partywall.cli.machine import generator
+    from partywall.load.document import Generator
+    from partywall.load.tomcat import APPLICATION
+    from partywall.sandbox.addresses import check_ssh_host
+    from partywall.study.document import Machines
+    from partywall.study.generation.machines import PHYSICAL, SANDBOX
+
     if not given and address is None:
         return None
-    hosts: dict[str, list[Generator]] = {role: [] for role in ROLES}
+    roles = (PHYSICAL, SANDBOX, APPLICATION)
+    hosts: dict[str, list[Generator]] = {role: [] for role in roles}
     problems = []
     for text in given:
         role, _, host = text.partition("=")
-        if role not in ROLES or not host:
-            remedy = f"give ROLE=HOST, with one of the roles {', '.join(ROLES)}"
+        if role not in roles or not host:
+            remedy = f"give ROLE=HOST, with one of the roles {', '.join(roles)}"
             problems.append(Problem(f"{text[:200]!r} names no role and host", remedy, key="--machine"))
         elif role == APPLICATION:
             check_ssh_host(host, "--machine")
@@ -168,7 +174,7 @@ def _machines(given: Sequence[str], address: str | None) -> Machines | None:
             hosts[role].append(generator(host, "--machine"))
     problems += [
         Problem(f"two machines are named for the role {role}", "name one", key="--machine")
-        for role in ROLES
+        for role in roles
         if role != SANDBOX and len(hosts[role]) > 1
     ]
     problems += [
@@ -190,6 +196,9 @@ def _machines(given: Sequence[str], address: str | None) -> Machines | None:
 
 
 def _list(console: Console, format_: output.Format) -> int:
+    from partywall import study as studies
+    from partywall.core.document.reading import read
+
     files = {name: studies.find(name) for name in studies.names()}
     described = {
         name: studies.kind_of(file).read(read(file, "study"), str(file)).description for name, file in files.items()

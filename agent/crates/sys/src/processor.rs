@@ -33,27 +33,34 @@ pub fn tsc_khz() -> Option<u64> {
         // The duration may vary, because both ends are measured.
         #[allow(clippy::disallowed_methods)]
         std::thread::sleep(std::time::Duration::from_millis(20));
-        let end = counted();
-        Some(u64::try_from(u128::from(end.0 - begin.0) * 1_000_000 / u128::from(end.1 - begin.1)).unwrap_or(u64::MAX))
+        khz(begin, counted())
     }
     #[cfg(not(target_arch = "x86_64"))]
     return None;
 }
 
-/// Counter and nanoseconds at one moment: the fastest of several attempts.
+/// The rate between two moments, each a counter and nanoseconds. `None` unless both grew: counters of two processors may differ.
 #[cfg(target_arch = "x86_64")]
-fn counted() -> (u64, u64) {
+fn khz(begin: (u64, i64), end: (u64, i64)) -> Option<u64> {
+    let (counts, nanos) = (end.0.checked_sub(begin.0)?, end.1.checked_sub(begin.1)?);
+    let nanos = u128::try_from(nanos).ok().filter(|&nanos| nanos > 0)?;
+    u64::try_from(u128::from(counts) * 1_000_000 / nanos).ok()
+}
+
+/// Counter and nanoseconds at one moment: the fastest of several attempts. The raw clock of a time namespace may stand below 0.
+#[cfg(target_arch = "x86_64")]
+fn counted() -> (u64, i64) {
     use rustix::time::{clock_gettime, ClockId};
     let measure = || {
         // SAFETY: every x86-64 processor has the instruction.
         let before = unsafe { std::arch::x86_64::_rdtsc() };
         let now = clock_gettime(ClockId::MonotonicRaw);
         // SAFETY: as above.
-        let took = unsafe { std::arch::x86_64::_rdtsc() }.saturating_sub(before);
-        let nanos = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
-        (took, before + took / 2, nanos)
+        // None if the thread came to a processor whose counter is behind.
+        let took = unsafe { std::arch::x86_64::_rdtsc() }.checked_sub(before)?;
+        Some((took, before + took / 2, now.tv_sec * 1_000_000_000 + now.tv_nsec))
     };
-    let (_, count, nanos) = (0..20).map(|_| measure()).min().unwrap_or_default();
+    let (_, count, nanos) = (0..20).filter_map(|_| measure()).min().unwrap_or_default();
     (count, nanos)
 }
 
@@ -64,6 +71,14 @@ mod tests {
         let (first, second) = (super::tsc_khz().unwrap(), super::tsc_khz().unwrap());
         assert!(first > 100_000, "{first} kHz");
         assert!(first.abs_diff(second) * 1000 <= first, "{first} and {second} kHz");
+    }
+
+    #[test]
+    fn a_clock_below_0_is_counted_from_and_one_that_stood_or_went_back_has_no_rate() {
+        assert_eq!(super::khz((1000, -10_000_000), (41_000, 10_000_000)), Some(2000));
+        assert_eq!(super::khz((1000, 5), (41_000, 5)), None);
+        assert_eq!(super::khz((1000, 5), (41_000, 4)), None);
+        assert_eq!(super::khz((41_000, 5), (1000, 10_000_005)), None);
     }
 
     #[test]

@@ -34,19 +34,19 @@ def estimate(value: float, half: float) -> dict[str, object]:
     return {"value": value, "low": value - half, "high": value + half, "level": 0.95, "n": 12, "method": "t"}
 
 
-def ends(factor: float, code: int = 0, kernel: str = "6.1") -> Ends:
-    """A run whose victim gets a factor beside its neighbour."""
+def ends(factor: float, code: int = 0, kernel: str = "6.1", half: float = 0.02) -> Ends:
+    """A run whose victim gets a factor beside its neighbour, with half an interval on either side."""
 
     def run(folder: Path, lease: Lease) -> int:
         cell = {"victim": "copy", "label": "memory", "role": "aggressor", "levels": {}}
-        cell |= {"isolation": estimate(factor, 0.02), "baseline_rate": estimate(1000, 5)}
+        cell |= {"isolation": estimate(factor, half), "baseline_rate": estimate(1000, 5)}
         null = cell | {"label": "null", "role": "null"}
         result = {"headline": "it was measured", "cells": [null, cell]}
         document = {"command": "run", "exit": code, "result": result, "problems": []}
         (folder / "result.json").write_text(json.dumps(document))
         record = folder / f"record-{lease.attempt}"
         record.mkdir()
-        (record / "plan.json").write_text("{}")
+        (record / "plan.json").write_text(json.dumps({"scenario": {"budget": 60 * 10**9}}))
         (record / "host.json").write_text(json.dumps({"kernel": {"release": kernel}}))
         (record / "events.jsonl").write_text('{"kind": "block"}\n' * 3)
         return code
@@ -173,6 +173,33 @@ def test_sound_canaries_come_first(make, tmp_path: Path):
     record, simulated = make(runs, canaries="b"), Simulated(tmp_path / "sim", runs)
     measure(record, simulated)
     assert simulated.began == [("b", 1), ("a", 1)]
+
+
+def test_after_a_part_of_its_time_only_a_host_whose_answer_is_open_goes_on(make, tmp_path: Path):
+    words = {}
+
+    def again(folder: Path, lease: Lease) -> int:
+        words[lease.attempt] = json.loads((folder / "order.json").read_text())["argv"][4:]
+        return ends(0.84, half=0.01)(folder, lease)
+
+    runs = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(9)}
+    runs |= {
+        "bad": [ends(0.7)],
+        "odd": [ends(0.87, half=0.04), lambda _folder, _lease: None, again],
+        "sound": [ends(0.92, half=0.04)],
+    }
+    record = make(runs, budget_ns="2min", rounds_="2")
+    simulated = Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert sorted(each for each in simulated.began if each[1] > 1) == [("odd", 2), ("odd", 3)]
+    # The second attempt died before it gave its record more time, so the third one does.
+    assert [word for word in words[3] if "--" in word] == ["--resume=record-1", "--budget=120s", "--format=json"]
+    assert (record.measured["odd"].share, record.measured["bad"].share) == (1.0, 0.5)
+    report = Fleets().report(Fleets().findings(record))
+    assert "11 of 12 hosts were measured for a part of their time, which decided" in report.notes
+    assert set(report.values["worse"]) == {"bad", "odd"}
+    measure(record, simulated)
+    assert len(simulated.began) == 14
 
 
 def test_a_record_goes_on_with_what_it_lacks_under_a_newer_token(make, tmp_path: Path):

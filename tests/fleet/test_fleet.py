@@ -249,6 +249,46 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
 
 
+def test_stop_ends_a_controller_that_measures_before_it_begins_with_the_next_host(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runs = {"a": [lambda _folder, _lease: GOES_ON, ends(0.9)], "b": [ends(0.9)]}
+    record, simulated = make(runs, at_once_="1"), Simulated(tmp_path / "sim", runs)
+    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+
+    def stops(event: object) -> None:
+        if not stopped and any(row.state == Phase.RUNNING for row in getattr(event, "value", ())):
+            stopped.append(Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"])
+            simulated.end("a", phase=Phase.STOPPED)
+
+    stopped: list[object] = []
+    with record.exclusive(), pytest.raises(TrialError, match="has taken over, so this one ends; later: partywall"):
+        Controller(record, simulated, stops).run()
+    assert (stopped, simulated.began) == ([[{"host": "a", "state": "stopping", "silent": False}]], [("a", 1)])
+    assert record.failed == {"a": "a: stopped"}
+    record.end()
+    assert not record.is_ended
+    measure(record, simulated)
+    assert set(record.measured) == {"a", "b"}
+
+
+def test_a_host_that_never_answers_is_given_up_soon_with_the_reason(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Deaf(Simulated):
+        def state(self, host: str, _run: str) -> State:
+            raise Unreachable(f"{host}: it cannot be reached (Connection refused); check that it is up")
+
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    assert following.FIRST_S < 30
+    monkeypatch.setattr(following, "FIRST_S", 0.01)
+    runs = {"a": [ends(0.9)]}
+    record = make(runs)
+    measure(record, Deaf(tmp_path / "sim", runs))
+    assert record.failed["a"].startswith("a: it cannot be reached (Connection refused); check that it is up")
+    assert record.failed["a"].endswith("; --resume asks again (asked for 0 s)")
+
+
 def test_a_host_that_was_out_of_reach_is_tried_again_by_resume(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     class Cut(Simulated):
         is_cut = True

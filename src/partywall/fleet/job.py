@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -34,7 +35,7 @@ class ScenarioFile(KeptFile):
     def found(cls, given: str | Path) -> Path:
         return find(str(given))
 
-    @property
+    @cached_property
     def scenario(self) -> Scenario:
         """The checked scenario. UsageError with everything that is wrong with it."""
         return loads(self.text, self.path)

@@ -112,8 +112,8 @@ class FleetRecord(JobRecord[FleetJob]):
         return token
 
     def end(self) -> None:
-        """Writes that nothing is left to measure. While hosts failed, `--resume` tries them again."""
-        if not self.failed:
+        """Writes that nothing is left to measure. While hosts lack figures, `--resume` measures them."""
+        if not self.failed and all(place.name in self.measured for place in self.job.places):
             super().end()
 
     @property

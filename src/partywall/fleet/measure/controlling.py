@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from partywall.errors import Exit, PartywallError
+from partywall.errors import Exit, PartywallError, TrialError
 from partywall.events import Doing, Emit, Left, Note, Seen
 from partywall.fleet.engines.engine import Engine
 from partywall.fleet.findings.findings import opened
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, Progress, Time
+from partywall.fleet.measure.following import Follower, Given, Progress, Superseded, Time
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
@@ -72,6 +72,12 @@ class Controller:
                 }  # fmt: skip
                 for future in self._ended(futures):
                     self._take(futures[future], future)
+                if self._over.is_set():
+                    path = self._record.path
+                    said = "partywall fleet stop or another controller has taken over, so this one ends"
+                    raise TrialError(f"{said}; later: partywall fleet run --resume {path}")  # noqa: TRY301
+            except TrialError:
+                raise
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -125,6 +131,9 @@ class Controller:
         self._listen()
         try:
             measured = future.result()
+        except Superseded:
+            self._over.set()
+            return
         except Given:
             return
         except PartywallError as error:

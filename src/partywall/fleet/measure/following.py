@@ -22,8 +22,10 @@ from partywall.fleet.record import Cell, Home, Measured, Tried
 T = TypeVar("T")
 PLAN = "plan.json"
 """The file of a run's record without which it cannot be continued."""
+FIRST_S = 15.0
+"""How long the first request to a host is repeated while there is no answer."""
 UNREACHED_S = 120.0
-"""How long requests to a host without an answer are repeated."""
+"""The same for later ones."""
 RELEASED_S = 60.0
 """How long an attempt waits for what is left of the one before."""
 PAUSE_S = 2.0
@@ -31,10 +33,15 @@ ANSWERED = (0, 1, 3)
 """Exit codes of a command that has findings."""
 UNFINISHED = (Phase.DIED, Phase.LOST, Phase.STOPPED)
 WORDS_MOST = 300
+_ODD = "its ledger no longer knows the run that it had begun; --resume begins it again"
 
 
 class Given(Exception):  # noqa: N818 - it is no error
     """The controller ends. Hosts measure on."""
+
+
+class Superseded(Given):
+    """A newer controller or `fleet stop` has taken over, so that this controller ends."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ class Follower:
 
     def follow(self, attempt: int) -> Measured:
         """Measures the host. attempt: the first that may measure this share. TrialError if it fails for good."""
-        state = self._patiently(lambda: self._engine.state(self._host, self._run), UNREACHED_S)
+        self._time.pause(0)
+        state = self._patiently(lambda: self._engine.state(self._host, self._run), FIRST_S)
         # What was stopped or died before this controller began goes on.
         attempt = state.attempt + 1 if state.phase in UNFINISHED else max(attempt, state.attempt, 1)
         last = attempt + self._job.attempts - 1
@@ -104,7 +112,7 @@ class Follower:
                 self._home.settle(state := self._fetched(state))
                 return self._measured(state)
             if state.phase not in (Phase.DIED, Phase.LOST) or state.attempt >= last:
-                raise TrialError(f"{self._host}: {state.why or state.phase}")
+                raise TrialError(f"{self._host}: {state.why or (_ODD if state.phase is Phase.NONE else state.phase)}")
             attempt = state.attempt + 1
 
     def _order(self, attempt: int, state: State) -> Order:
@@ -139,7 +147,7 @@ class Follower:
                 state = self._ensured(order, state.left_s)
         self._tell(state)
         if state.phase is Phase.REFUSED:
-            raise TrialError(f"{self._host}: {state.why}")
+            raise Superseded if state.why == OLDER else TrialError(f"{self._host}: {state.why}")
         return state if state.files else self._fetched(state)
 
     def _begun(self, order: Order) -> State:
@@ -178,8 +186,10 @@ class Follower:
             try:
                 return ask()
             except Unreachable as error:
-                if error.is_lasting or self._time.now() >= until:
+                if error.is_lasting:
                     raise
+                if self._time.now() >= until:
+                    raise Unreachable(f"{error}; --resume asks again (asked for {within_s:.0f} s)") from None
                 self._say(Progress(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
             self._time.pause(PAUSE_S)
 

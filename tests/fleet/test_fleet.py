@@ -34,19 +34,19 @@ def estimate(value: float, half: float) -> dict[str, object]:
     return {"value": value, "low": value - half, "high": value + half, "level": 0.95, "n": 12, "method": "t"}
 
 
-def ends(factor: float, code: int = 0, kernel: str = "6.1") -> Ends:
-    """A run whose victim gets a factor beside its neighbour."""
+def ends(factor: float, code: int = 0, kernel: str = "6.1", half: float = 0.02) -> Ends:
+    """A run whose victim gets a factor beside its neighbour, with half an interval on either side."""
 
     def run(folder: Path, lease: Lease) -> int:
         cell = {"victim": "copy", "label": "memory", "role": "aggressor", "levels": {}}
-        cell |= {"isolation": estimate(factor, 0.02), "baseline_rate": estimate(1000, 5)}
+        cell |= {"isolation": estimate(factor, half), "baseline_rate": estimate(1000, 5)}
         null = cell | {"label": "null", "role": "null"}
         result = {"headline": "it was measured", "cells": [null, cell]}
         document = {"command": "run", "exit": code, "result": result, "problems": []}
         (folder / "result.json").write_text(json.dumps(document))
         record = folder / f"record-{lease.attempt}"
         record.mkdir()
-        (record / "plan.json").write_text("{}")
+        (record / "plan.json").write_text(json.dumps({"scenario": {"budget": 60 * 10**9}}))
         (record / "host.json").write_text(json.dumps({"kernel": {"release": kernel}}))
         (record / "events.jsonl").write_text('{"kind": "block"}\n' * 3)
         return code
@@ -175,6 +175,33 @@ def test_sound_canaries_come_first(make, tmp_path: Path):
     assert simulated.began == [("b", 1), ("a", 1)]
 
 
+def test_after_a_part_of_its_time_only_a_host_whose_answer_is_open_goes_on(make, tmp_path: Path):
+    words = {}
+
+    def again(folder: Path, lease: Lease) -> int:
+        words[lease.attempt] = json.loads((folder / "order.json").read_text())["argv"][4:]
+        return ends(0.84, half=0.01)(folder, lease)
+
+    runs = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(9)}
+    runs |= {
+        "bad": [ends(0.7)],
+        "odd": [ends(0.87, half=0.04), lambda _folder, _lease: None, again],
+        "sound": [ends(0.92, half=0.04)],
+    }
+    record = make(runs, budget_ns="2min", rounds_="2")
+    simulated = Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert sorted(each for each in simulated.began if each[1] > 1) == [("odd", 2), ("odd", 3)]
+    # The second attempt died before it gave its record more time, so the third one does.
+    assert [word for word in words[3] if "--" in word] == ["--resume=record-1", "--budget=120s", "--format=json"]
+    assert (record.measured["odd"].share, record.measured["bad"].share) == (1.0, 0.5)
+    report = Fleets().report(Fleets().findings(record))
+    assert "11 of 12 hosts were measured for a part of their time, which decided" in report.notes
+    assert set(report.values["worse"]) == {"bad", "odd"}
+    measure(record, simulated)
+    assert len(simulated.began) == 14
+
+
 def test_a_record_goes_on_with_what_it_lacks_under_a_newer_token(make, tmp_path: Path):
     runs = {"a": [ends(0.9)], "b": [fails, ends(0.9)], "c": [ends(0.9)]}
     record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
@@ -220,6 +247,46 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
     refused = simulated._ledgers["a"].ensure(order, 1)
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
+
+
+def test_stop_ends_a_controller_that_measures_before_it_begins_with_the_next_host(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runs = {"a": [lambda _folder, _lease: GOES_ON, ends(0.9)], "b": [ends(0.9)]}
+    record, simulated = make(runs, at_once_="1"), Simulated(tmp_path / "sim", runs)
+    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+
+    def stops(event: object) -> None:
+        if not stopped and any(row.state == Phase.RUNNING for row in getattr(event, "value", ())):
+            stopped.append(Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"])
+            simulated.end("a", phase=Phase.STOPPED)
+
+    stopped: list[object] = []
+    with record.exclusive(), pytest.raises(TrialError, match="has taken over, so this one ends; later: partywall"):
+        Controller(record, simulated, stops).run()
+    assert (stopped, simulated.began) == ([[{"host": "a", "state": "stopping", "silent": False}]], [("a", 1)])
+    assert record.failed == {"a": "a: stopped"}
+    record.end()
+    assert not record.is_ended
+    measure(record, simulated)
+    assert set(record.measured) == {"a", "b"}
+
+
+def test_a_host_that_never_answers_is_given_up_soon_with_the_reason(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Deaf(Simulated):
+        def state(self, host: str, _run: str) -> State:
+            raise Unreachable(f"{host}: it cannot be reached (Connection refused); check that it is up")
+
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    assert following.FIRST_S < 30
+    monkeypatch.setattr(following, "FIRST_S", 0.01)
+    runs = {"a": [ends(0.9)]}
+    record = make(runs)
+    measure(record, Deaf(tmp_path / "sim", runs))
+    assert record.failed["a"].startswith("a: it cannot be reached (Connection refused); check that it is up")
+    assert record.failed["a"].endswith("; --resume asks again (asked for 0 s)")
 
 
 def test_a_host_that_was_out_of_reach_is_tried_again_by_resume(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

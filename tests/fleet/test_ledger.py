@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import UsageError
+from partywall.fleet.job import RunJob
 from partywall.fleet.ledger import look
 from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.lease import Book, Lease, Phase, State
+from partywall.fleet.ledger.lease import Book, Kernel, Lease, Phase, State
 from partywall.host.label import start_ticks
+from partywall.testing.worlds import World
 
 SLEEP = (sys.executable, "-c", "import sys, time; print('{}', flush=True); time.sleep(float(sys.argv[1]))")
 
@@ -32,8 +34,7 @@ class Host:
         self.launched: list[Lease] = []
         self.ledger = Ledger(
             folder / "ledger",
-            clock=lambda: self.now,
-            boot=lambda: self.boot,
+            kernel=Kernel(lambda: self.now, lambda: self.boot),
             lock=lambda: None if self.is_busy else os.open(folder, os.O_RDONLY),
             begin=lambda _root, lease, _lock: self.launched.append(lease),
         )
@@ -158,29 +159,14 @@ def test_a_ledger_that_others_may_write_to_is_refused(tmp_path: Path):
         Ledger(tmp_path / "ledger")
 
 
-def test_what_is_kept_of_a_host_is_never_two_runs_at_a_time(tmp_path: Path):
-    """1,500 random requests of three controllers, with ends, deaths and restarts between them."""
-    chance = random.Random(7)
-    host, held = Host(tmp_path), None
-    for _ in range(1_500):
-        before = len(host.launched)
-        run, token = chance.choice("abc"), chance.randint(1, 3)
-        attempt = max(1, host.ledger.state(run).attempt + chance.choice((-1, 0, 0, 1)))
-        host.ledger.ensure(order(run, attempt, term_s=10), token)
-        if len(host.launched) > before:
-            assert held is None, f"{host.launched[-1]} beside {held}"
-            held = host.begin()
-        match chance.randrange(6):
-            case 0 if held is not None:
-                host.end(held, chance.choice((Phase.ENDED, Phase.LOST)))
-                held = None
-            case 1 if held is not None:
-                host.boot, held = str(chance.random()), None
-        host.now += chance.randrange(5) * 10**9
-    begun = [(each.run, each.attempt) for each in host.launched]
-    assert len(begun) > 100
-    assert len(set(begun)) == len(begun)
-    assert [each.grant for each in host.launched] == list(range(1, len(begun) + 1))
+@pytest.mark.parametrize("seed", range(30))
+def test_a_run_is_measured_once_and_comes_home_whatever_goes_wrong(tmp_path: Path, seed: int):
+    """`benches/fleet_faults.py` has more schedules, and faults that they find."""
+    (tmp_path / "ledger").mkdir(mode=0o700)
+    job = RunJob.parsed({"inventory": "localhost", "scenario": "demo", "every_ns": "2s", "lease_ns": "30s"})
+    judged = World(tmp_path, job, seed).follow()
+    assert (judged.twice, judged.silent, judged.lost, judged.fenced) == (0, 0, 0, 0)
+    assert max(judged.late_s, judged.resumed_s / 5) <= 1
 
 
 # A real host: processes, the shell's look, kill -9.

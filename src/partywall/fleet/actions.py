@@ -77,6 +77,8 @@ class Gate(Action):
 class Stop(Action):
     """End the runs of a fleet on all of its hosts. What they have measured is kept, and --resume goes on later.
 
+    It may be called while 'partywall fleet run' measures, which then ends too.
+
     Exit code: 0 every host ended or had ended, 2 bad record, 5 a host did not answer.
     """
 
@@ -86,13 +88,15 @@ class Stop(Action):
 
     def act(self, host: Callable[[], Any]) -> Report:
         del host
+        # Beside a controller, whose token is then an older one: every host refuses what it orders from now on.
         record = FleetRecord.open(self.record)
-        with record.exclusive():
-            token = record.begin()
+        token, tried = record.begin(), record.attempts()
         reached = named(record.job.engine)(record.job.places)
-        ordered = [name for name in record.attempts() if name not in record.measured]
-        with ThreadPoolExecutor(max(1, min(STOPPED_AT_ONCE, len(ordered)))) as pool:
-            rows = list(pool.map(lambda name: _stopped(reached, name, record.name, token), ordered))
+        names = [place.name for place in record.job.places]
+        with ThreadPoolExecutor(min(STOPPED_AT_ONCE, len(names))) as pool:
+            every = pool.map(lambda name: _stopped(reached, name, record.name, token), names)
+            # A host that was never asked to measure does not matter if it does not answer.
+            rows = [row for row in every if row["host"] in tried]
         if silent := [row["state"] for row in rows if row["silent"]]:
             raise TrialError("; ".join(silent))
         columns = (Column("host", "host", is_key=True), Column("state", "state"))

@@ -47,15 +47,16 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         del options
         engine.named(job.engine)
         places, first = job.places, job.first
-        rounds = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
+        waves = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
         each = units.format_duration(round(job.seconds * 1e9))
+        parts = f" in {job.rounds} rounds at most" if job.rounds > 1 else ""
         lines = [
-            f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each: {_names(places)}",
+            f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each{parts}: {_names(places)}",
             f"a host that hears nothing from here measures on for {units.format_duration(job.lease_ns)} at most",
         ]
         if first:
             lines.append(f"first, as canaries: {', '.join(first)}")
-        return Outline(tuple(lines), rounds * job.seconds)
+        return Outline(tuple(lines), waves * job.seconds)
 
     def measure(self, record: FleetRecord, options: Options, emit: Emit) -> None:
         del options

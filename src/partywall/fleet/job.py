@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -34,7 +35,7 @@ class ScenarioFile(KeptFile):
     def found(cls, given: str | Path) -> Path:
         return find(str(given))
 
-    @property
+    @cached_property
     def scenario(self) -> Scenario:
         """The checked scenario. UsageError with everything that is wrong with it."""
         return loads(self.text, self.path)
@@ -127,6 +128,11 @@ class FleetJob(Job):
         return 1
 
     @property
+    def rounds(self) -> int:
+        """In how many parts a host's time is measured. Only hosts whose answer is open get more than the first."""
+        return 1
+
+    @property
     def places(self) -> tuple[Place, ...]:
         """The hosts that are measured, in their order."""
         raise NotImplementedError
@@ -169,6 +175,14 @@ class RunJob(FleetJob):
     canaries: Annotated[
         str, Option("Hosts or groups that are measured first. The others follow only if all canaries hold.")
     ] = ""
+    rounds_: Annotated[
+        int,
+        Field(ge=1, le=10),
+        Option(
+            "Measure each host for this part of its time, then go on where it may still turn out to be worse.",
+            flag="--rounds",
+        ),
+    ] = 1
     budget_ns: Annotated[Duration | None, BUDGET] = None
     lease_ns: Annotated[Duration, Field(ge=10_000_000_000), LEASE] = 3_600_000_000_000
     every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 5_000_000_000
@@ -187,6 +201,10 @@ class RunJob(FleetJob):
     @property
     def at_once(self) -> int:
         return self.at_once_
+
+    @property
+    def rounds(self) -> int:
+        return self.rounds_
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -163,7 +163,10 @@ def _shared(shared: Sequence[Shared]) -> Iterator[Table]:
 
 def _notes(findings: FleetFindings) -> Iterator[str]:
     if findings.failed:
-        yield f"{len(findings.failed)} of {len(findings.failed) + len(findings.measured)} hosts have no figures"
+        hosts = len({**findings.failed, **findings.measured})
+        yield f"{len(findings.failed)} of {hosts} hosts could not be measured, or not to the end"
+    if short := sum(host.share < 1 for host in findings.measured.values()):
+        yield f"{short} of {len(findings.measured)} hosts were measured for a part of their time, which decided"
     if findings.worse:
         yield f"a host's own report: partywall report RECORD/hosts/{findings.worse[0]}/record-1"
 

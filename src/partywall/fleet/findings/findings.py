@@ -12,6 +12,7 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.fleet.findings import judging, sharing
+from partywall.fleet.findings.allocating import is_open
 from partywall.fleet.findings.judging import FALSE_DISCOVERIES, MIN_HOSTS, Admitted, Gated
 from partywall.fleet.findings.pooling import Floats, Posterior, fitted, moderated
 from partywall.fleet.findings.sharing import Shared
@@ -32,7 +33,7 @@ class Reading:
     @property
     def moderated(self) -> Floats:
         """Standard errors that borrow from each other."""
-        return moderated(self.errors, self.blocks - 1)
+        return moderated(self.errors, self.blocks)
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,16 @@ def error_of(cell: Cell) -> float:
     """The standard error of a figure's logarithm, by its interval."""
     reach = 2 * student_reach(cell.level, cell.n - 1)
     return max(math.log(cell.high / cell.low) / reach, 1e-6)
+
+
+def opened(measured: Mapping[str, Measured]) -> set[str]:
+    """The hosts of which further blocks may decide whether they are worse than the fleet in some cell."""
+    left = set()
+    for reading in readings_of(measured.values()):
+        shares = np.array([measured[host].share for host in reading.hosts])
+        flags = is_open(reading.values, reading.moderated, shares)
+        left |= {host for host, flag in zip(reading.hosts, flags, strict=True) if flag}
+    return left
 
 
 def _cell(reading: Reading, chances: Floats) -> FleetCell:

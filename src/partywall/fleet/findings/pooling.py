@@ -33,17 +33,19 @@ STEPS = 60
 """Halvings, more than a double has digits."""
 
 
-def moderated(errors: Floats, freedom: Floats) -> Floats:
+def moderated(errors: Floats, blocks: Floats) -> Floats:
     """Standard errors that borrow from each other, because one of a few blocks is itself uncertain.
 
-    Each variance is drawn towards the fleet's, by as much as the variances scatter no more than chance explains
-    (Smyth's moderated variance). errors, freedom: shape (hosts,). A host whose noise is truly different keeps its own.
+    The variance of a block is drawn towards the fleet's, by as much as the variances scatter no more than chance
+    explains (Smyth's moderated variance). errors, blocks: shape (hosts,). A host whose noise is truly different keeps
+    its own.
     """
     from scipy import special  # noqa: PLC0415 - slow to import
 
-    variances = np.maximum(errors**2, np.finfo(float).tiny)
-    if len(variances) < 3:
-        return np.sqrt(variances)
+    if len(errors) < 3:
+        return errors
+    variances = np.maximum(errors**2 * blocks, np.finfo(float).tiny)
+    freedom = blocks - 1
     half = freedom / 2
     logs = np.log(variances) - special.digamma(half) + np.log(half)
     excess = logs.var(ddof=1) - special.polygamma(1, half).mean()
@@ -52,9 +54,8 @@ def moderated(errors: Floats, freedom: Floats) -> Floats:
     else:
         own = 2 * _inverse_trigamma(float(excess))
         centre = float(np.exp(logs.mean() + special.digamma(own / 2) - np.log(own / 2)))
-    if own == 0.0:
-        return np.full_like(errors, np.sqrt(centre))
-    pooled: Floats = np.sqrt((own * centre + freedom * variances) / (own + freedom))
+    drawn = centre if own == 0.0 else (own * centre + freedom * variances) / (own + freedom)
+    pooled: Floats = np.sqrt(drawn / blocks)
     return pooled
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from partywall.errors import Exit, PartywallError
+from partywall.errors import Exit, PartywallError, TrialError
 from partywall.events import Doing, Emit, Left, Note, Seen
 from partywall.fleet.engines.engine import Engine
+from partywall.fleet.findings.findings import opened
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, Progress
+from partywall.fleet.measure.following import Follower, Given, Progress, Superseded, Time
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
@@ -31,7 +33,7 @@ class Controller:
 
     def run(self) -> None:
         """Measures what is left. Raises KeyboardInterrupt after Ctrl-C; hosts measure on then."""
-        token, attempts, done = self._record.begin(), self._record.attempts(), self._record.measured
+        token, done = self._record.begin(), self._record.measured
         for name in done:
             self._put(Standing(name, "measured", 1.0))
         places = [place for place in self._job.places if place.name not in done]
@@ -42,20 +44,40 @@ class Controller:
             for group in (first, rest):
                 if harm := self._harm():
                     self._hold(rest, harm)
-                    break
-                self._together(group, token, attempts)
+                    return
+                self._together(group, token, 1)
+            for number in range(2, self._job.rounds + 1):
+                self._together(self._open(number), token, number)
         finally:
             self._over.set()
 
-    def _together(self, places: Sequence[Place], token: int, attempts: dict[str, int]) -> None:
+    def _open(self, number: int) -> list[Place]:
+        """The hosts that a round measures: those of the one before that are open, or that it has begun with."""
+        measured, tried, share = self._record.measured, self._record.attempts(), number / self._job.rounds
+        left = opened(measured) | {name for name, line in tried.items() if line.share == share}
+        before = {name for name, line in measured.items() if math.isclose(line.share, share - 1 / self._job.rounds)}
+        return [place for place in self._job.places if place.name in left & before]
+
+    def _together(self, places: Sequence[Place], token: int, number: int) -> None:
+        """Measures hosts for a round."""
+        share, tried = number / self._job.rounds, self._record.attempts()
+        for place in places:
+            self._put(Standing(place.name, "waits"))
         with ThreadPoolExecutor(self._job.at_once) as pool:
             try:
                 futures = {
-                    pool.submit(self._follower(place, token).follow, attempts.get(place.name, 0)): place.name
+                    pool.submit(self._follower(place, token, share).follow, _attempt(tried.get(place.name), share)):
+                    place.name
                     for place in places
-                }
+                }  # fmt: skip
                 for future in self._ended(futures):
                     self._take(futures[future], future)
+                if self._over.is_set():
+                    path = self._record.path
+                    said = "partywall fleet stop or another controller has taken over, so this one ends"
+                    raise TrialError(f"{said}; later: partywall fleet run --resume {path}")  # noqa: TRY301
+            except TrialError:
+                raise
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -92,16 +114,13 @@ class Controller:
         if is_news:
             self._show()
 
-    def _follower(self, place: Place, token: int) -> Follower:
-        record = self._record
-        home = record.home(place.name)
+    def _follower(self, place: Place, token: int, share: float) -> Follower:
+        record, home = self._record, self._record.home(place.name)
+        # An attempt is written before it is ordered, so that a controller that follows knows of it.
         return Follower(
-            place, self._engine, self._job, record.name, token, home, self._tried, self._queue.put, self._over
-        )
-
-    def _tried(self, host: str, attempt: int) -> None:
-        """Writes an attempt before it is ordered, so that a controller that follows knows of it."""
-        self._write(Tried(host=host, attempt=attempt))
+            place, self._engine, self._job, record.name, token, home, self._write, self._queue.put,
+            Time(self._over), share,
+        )  # fmt: skip
 
     def _write(self, line: Tried | Became | Measured | Failed) -> None:
         with self._lock:
@@ -112,6 +131,9 @@ class Controller:
         self._listen()
         try:
             measured = future.result()
+        except Superseded:
+            self._over.set()
+            return
         except Given:
             return
         except PartywallError as error:
@@ -148,5 +170,12 @@ class Controller:
         done = sum(row.state in ("measured", "failed") for row in rows)
         self._emit(Doing(f"{done} of {len(rows)} hosts"))
         rounds = -(-(len(rows) - done) // self._job.at_once)
-        self._emit(Left(rounds * self._job.seconds))
+        self._emit(Left(rounds * self._job.seconds / self._job.rounds))
         self._emit(Seen(rows, is_kept=False))
+
+
+def _attempt(tried: Tried | None, share: float) -> int:
+    """The attempt that may have begun to measure a share, or the first that will."""
+    if tried is None:
+        return 1
+    return tried.attempt if tried.share >= share else tried.attempt + 1

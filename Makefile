@@ -25,7 +25,7 @@ VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 # Without them tests skip by name. Commands for each: a browser, servers, readers of traces and rules, a service under load.
 TEST_PACKAGES := chromium chromium-driver nginx-light nftables tshark openssh-client openssh-server fio \
-    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus $(LIBVIRT_PACKAGES)
+    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus shellcheck $(LIBVIRT_PACKAGES)
 # Root images of guests that tests need.
 TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
@@ -39,6 +39,7 @@ LOCUST := locust==2.*
 # As the extra `record` has them, in an environment of their own: they need an older h11 than the tests.
 PROXY := 'mitmproxy>=11.0' 'bcrypt<5'
 K6 := go.k6.io/k6@v1.8.1
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
@@ -112,6 +113,7 @@ test-packages: $(VENV)/.packages ## install the packages without which tests ski
 test-setup: test-packages proxy $(VENV)/.ready ## install all without which tests skip: packages, libvirt's library, a proxy, root images
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 	$(VENV)/bin/partywall vm prepare
+	@[ -x $(PEERS_OWN)/bin/actionlint ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(ACTIONLINT) || echo "no actionlint: it needs Go; a test of workflows skips" >&2
 	@[ "$$(id -u)" != 0 ] || for root in $(TEST_ROOTS); do $(VENV)/bin/partywall vm prepare --root $$root; done
 
 # With -j 2 the tests of the host run beside what only computes, which therefore leaves the CPUs to them.

@@ -53,7 +53,7 @@ define install
 if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 endef
 
-.PHONY: help setup build wheel release release-lock image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel release release-lock docs-site image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -79,6 +79,10 @@ $(RELEASE_TOOLS)/.ready: packaging/tools.txt
 	python3 -m venv $(RELEASE_TOOLS)
 	$(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+# SITE_URL and SOURCE_URL: where the site and the repository will be, for the catalogue of schemas and for links.
+docs-site: $(RELEASE_TOOLS)/.ready ## make a site of docs/ in build/site, with a search, for any web server or none
+	NO_MKDOCS_2_WARNING=1 $(RELEASE_TOOLS)/bin/mkdocs build --quiet --strict --config-file packaging/site/mkdocs.yml
 
 ENGINE ?= podman
 image: wheel ## build the container image partywall from the wheel (docs/container.md); ENGINE=docker: with Docker
@@ -165,6 +169,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
+	$(PY) -m labs.schemas
 	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py -k "index or generated"
 
 fmt: setup ## format both halves

@@ -46,9 +46,8 @@ Window = Sequence[Findings]
 
 def default(pattern: str) -> float:
     """A number that the action's script has."""
-    found = re.search(pattern, SCRIPT)
-    assert found, pattern
-    return float(found[1])
+    (number,) = re.findall(pattern, SCRIPT)
+    return float(number)
 
 
 TURNS = int(default(r"RUNS:-(\d+)"))
@@ -89,9 +88,9 @@ def judged(window: Window, order: random.Random | None, keeps: float = 1.0) -> C
     new: list[Findings] = []
     base: list[Findings] = []
     for pair in zip(window[::2], window[1::2], strict=True):
-        other, one = order.sample(pair, 2) if order else pair
-        new.append(worse(one, keeps=keeps))
-        base.append(other)
+        older, newer = order.sample(pair, 2) if order else pair
+        new.append(worse(newer, keeps=keeps))
+        base.append(older)
     rule = Rule(CHANCE, in_turn=True)
     return compare(new[0], base[0], TOLERANCE, also=new[1:], also_reference=base[1:], rule=rule)
 
@@ -102,14 +101,14 @@ def is_worse(comparison: Comparison) -> bool:
 
 def judge(windows: Iterator[Window], what: str, order: random.Random | None) -> Outcome:
     pairs = [(judged(window, order), is_worse(judged(window, order, KEEPS))) for window in windows]
-    wrong, found = sum(is_worse(same) for same, _ in pairs), sum(planted for _, planted in pairs)
+    wrong, planted = sum(is_worse(same) for same, _ in pairs), sum(lost for _, lost in pairs)
     finds = [cell.found_from for same, _ in pairs for cell in same.cells if cell.found_from is not None]
     usual = f"{statistics.median(finds):.1%}" if finds else "nothing"
     figure = (
         f"{len(pairs)} comparisons of {what}, {2 * TURNS} runs each: {wrong} false alarms; a planted {1 - KEEPS:.0%} "
-        f"is found in {found}; they state that they find {usual}"
+        f"is found in {planted}; they state that they find {usual}"
     )
-    return Outcome(figure, wrong <= WRONG_MOST and found >= FOUND_LEAST)
+    return Outcome(figure, wrong <= WRONG_MOST and planted >= FOUND_LEAST)
 
 
 @bench(

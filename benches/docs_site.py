@@ -38,7 +38,7 @@ field.focus();
 field.value = arguments[0];
 field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
 """
-FOUND = """
+RESULTS = """
 return [...document.querySelectorAll(".md-search-result__item > a")].map(each => each.href)
 """
 
@@ -125,7 +125,7 @@ def unanswered(site: Path) -> list[str]:
 
 def _settled(page: Any, before: list[str]) -> list[str]:
     """What the search shows, once it differs from before and shows it twice."""
-    first, second = (page.execute_async_script(f"setTimeout(() => arguments[0]((() => {{{FOUND}}})()), 150)")
+    first, second = (page.execute_async_script(f"setTimeout(() => arguments[0]((() => {{{RESULTS}}})()), 150)")
                      for _ in range(2))  # fmt: skip
     return first if first == second != before else []
 

@@ -25,6 +25,8 @@ WRONG: list[tuple[str, str, str]] = [
     ("run demo --precision", "150%", "must be greater than 0 and at most 100%, not 150%"),
     ("compare a b --tolerance", "x", SHARE),
     ("compare a b --tolerance", "100%", "must be at least 0 and less than 100%, not 100%"),
+    ("compare a b --chance", "x", SHARE),
+    ("compare a b --chance", "100%", "must be at least 0 and less than 100%, not 100%"),
     ("compare a b --latency-tolerance", "x", SHARE),
     ("compare a b --latency-tolerance", "-1%", "must be 0 or more, not -1%"),
     ("compare a b --format", "x", "must be text or json, not 'x'"),

@@ -12,7 +12,6 @@ import pytest
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
-from partywall.fleet import actions
 from partywall.fleet.actions import Gate, ShowReport, Stop
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
@@ -94,7 +93,9 @@ def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
     measure(record, Simulated(tmp_path / "sim", runs))
     judged = Fleets().findings(record)
     report = Fleets().report(judged)
-    assert report.headline == "bad isolates worse than the other hosts: copy beside memory 0.5, others 0.9"
+    assert report.headline == (
+        "bad isolates worse than the other hosts: copy beside memory keeps 50% of its rate on bad, 90% on others"
+    )
     assert Fleets().outcome(judged) is Exit.VIOLATED
     assert [cell.name for cell in judged.fleet.cells] == list(CELLS)
     outliers = next(table for table in report.tables if table.id == "outliers")
@@ -102,6 +103,32 @@ def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
     home = record.home("bad").folder
     assert (home / "record-1" / "events.jsonl").read_text() == '{"kind": "block"}\n' * 3
     assert ShowReport.parsed({"record": str(record.path)}).act(lambda: None).headline == report.headline
+
+
+def test_the_outline_says_what_is_loaded_and_what_will_be_missing(tmp_path: Path):
+    (tmp_path / "hosts.ini").write_text("a\nb\n")
+    (tmp_path / "group_vars").mkdir()
+    given = {"inventory": str(tmp_path / "hosts.ini"), "scenario": "demo", "canaries": "a"}
+    said = Fleets().outline(RunJob.parsed(given), Options(Host.here())).lines
+    assert said[0].startswith(
+        "demo: loads each host while it is measured: integer, cache, memory, disk beside same-core,"
+    )
+    assert "first, as canaries: a (demo has no goals, so they only need to be measurable)" in said
+    assert "hosts are compared from 3 on" in said
+    assert any("not read: group_vars beside the inventory" in line for line in said)
+
+
+def test_this_host_alone_needs_no_ssh():
+    assert RunJob.parsed({"inventory": "localhost", "scenario": "demo"}).engine == "local"
+
+
+def test_commands_of_a_scenario_are_refused_before_any_host_is_reached(tmp_path: Path):
+    scenario = "partywall: 1\nname: own\nvictims: {v: {command: [work], metric: {regex: '([0-9]+)', unit: op}}}\n"
+    (tmp_path / "own.yaml").write_text(scenario + "aggressors: {a: {stressor: integer}}\nbudget: 1min\n")
+    job = RunJob.parsed({"inventory": "localhost", "scenario": str(tmp_path / "own.yaml")})
+    with pytest.raises(UsageError, match="--allow-commands"):
+        Fleets().begin(job, Options(Host.here(), tmp_path / "record"), silent)
+    assert not (tmp_path / "record").exists()
 
 
 def test_a_host_that_fails_gets_a_line_and_the_others_go_on(make, tmp_path: Path):
@@ -243,7 +270,7 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     order = Order(record.name, ("run", "demo"))
     record.stream.append(Tried(host="a", attempt=1))
     simulated.ensure("a", order, record.begin())
-    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: simulated)
     assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
     refused = simulated._ledgers["a"].ensure(order, 1)
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
@@ -254,7 +281,7 @@ def test_stop_ends_a_controller_that_measures_before_it_begins_with_the_next_hos
 ):
     runs = {"a": [lambda _folder, _lease: GOES_ON, ends(0.9)], "b": [ends(0.9)]}
     record, simulated = make(runs, at_once_="1"), Simulated(tmp_path / "sim", runs)
-    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: simulated)
 
     def stops(event: object) -> None:
         if not stopped and any(row.state == Phase.RUNNING for row in getattr(event, "value", ())):

@@ -15,9 +15,13 @@ from partywall.core.job import Duration, Job, Option
 from partywall.errors import UsageError
 from partywall.fleet import inventory
 from partywall.fleet.inventory import Place
-from partywall.run.check.reading import find, loads
-from partywall.run.document.scenario import Scenario
 from partywall.values import Frozen, Share
+
+if TYPE_CHECKING:
+    from partywall.run.document.scenario import Scenario
+
+HERE = "localhost"
+"""An inventory of this name is this host alone, which needs no ssh."""
 
 MARK = "fleet.json"
 """The file that identifies the record of a fleet."""
@@ -33,11 +37,15 @@ class ScenarioFile(KeptFile):
 
     @classmethod
     def found(cls, given: str | Path) -> Path:
+        from partywall.run.check.reading import find  # noqa: PLC0415 - help does not wait for it
+
         return find(str(given))
 
     @cached_property
     def scenario(self) -> Scenario:
         """The checked scenario. UsageError with everything that is wrong with it."""
+        from partywall.run.check.reading import loads  # noqa: PLC0415 - help does not wait for it
+
         return loads(self.text, self.path)
 
 
@@ -97,7 +105,7 @@ def _kept(place: Place) -> Host:
 
 
 def _loaded(given: str | Path) -> tuple[Place, ...]:
-    return (Place("localhost"),) if str(given) == "localhost" else inventory.load(Path(given))
+    return (Place(HERE),) if str(given) == HERE else inventory.load(Path(given))
 
 
 ENGINE = Option("How hosts are reached: ssh or local.")
@@ -143,6 +151,11 @@ class FleetJob(Job):
         return ()
 
     @property
+    def unread(self) -> list[str]:
+        """Folders beside the inventory with variables that are not read."""
+        return []
+
+    @property
     def seconds(self) -> float:
         """How long one host takes at most, apart from preparations."""
         return (self.budget_ns or self.scenario.scenario.budget) / 1e9
@@ -173,7 +186,7 @@ class RunJob(FleetJob):
     engine: Annotated[str, ENGINE] = "ssh"
     at_once_: Annotated[int, Field(ge=1, le=1000), Option("How many hosts measure at a time.", flag="--at-once")] = 10
     canaries: Annotated[
-        str, Option("Hosts or groups that are measured first. The others follow only if all canaries hold.")
+        str, Option("Hosts or groups that are measured first. The others follow only if none violates a goal.")
     ] = ""
     rounds_: Annotated[
         int,
@@ -188,6 +201,12 @@ class RunJob(FleetJob):
     every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 5_000_000_000
     attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 3
     allow_commands: Annotated[bool, COMMANDS] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reaches_this_host(cls, given: Any) -> Any:
+        is_here = isinstance(given, dict) and str(given.get("inventory")) == HERE
+        return {"engine": "local", **given} if is_here else given
 
     @model_validator(mode="after")
     def _means_hosts(self) -> Self:
@@ -214,6 +233,10 @@ class RunJob(FleetJob):
     @property
     def first(self) -> tuple[str, ...]:
         return tuple(place.name for place in self.inventory.chosen(self.canaries)) if self.canaries else ()
+
+    @property
+    def unread(self) -> list[str]:
+        return inventory.beside(Path(self.inventory.path)) if self.inventory.path != HERE else []
 
 
 def _about(record: str | Path) -> dict[str, Any]:

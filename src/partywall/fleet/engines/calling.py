@@ -130,7 +130,7 @@ class Calling(ABC):
         last = said.rpartition("\n")[2]
         if (lacks := re.search(r"No module named '?([\w.]+)", last)) is not None:
             python = self.python(place)
-            return f"{python} there lacks {lacks[1]}; install what Partywall needs: {python} -m pip install partywall"
+            return f"{python} there lacks {lacks[1]}; install Partywall there, and set partywall_python (docs/fleet.md)"
         if "Unknown option: -P" in said:
             return f"{self.python(place)} there is older than 3.11; set partywall_python"
         if code in (126, 127):

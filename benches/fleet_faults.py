@@ -14,7 +14,7 @@ from pathlib import Path
 from frame import Options, Outcome, bench
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.keeper import Command
+from partywall.fleet.ledger.keeper import Ends
 from partywall.fleet.ledger.lease import State
 from partywall.testing.worlds import Judged, SimulatedKeeper, World
 
@@ -51,7 +51,7 @@ class Unfenced(Ledger):
 class Deaf(SimulatedKeeper):
     """A keeper that only waits for its command."""
 
-    def _look(self, command: Command) -> None:
+    def _look(self, command: Ends) -> None:
         pass
 
 

@@ -40,16 +40,18 @@ def adjusted(chances: Floats) -> Floats:
     return held
 
 
-def outliers(cells: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
+def outliers(cells: Sequence[tuple[Floats, Floats]], inside: Sequence[Flags] | None = None) -> list[Floats]:
     """The adjusted p-value of each host in each cell. cells: values and standard errors, each of shape (hosts,).
 
-    A host is compared with the others that make up the fleet of its cell. All cells are judged together.
+    A host is compared with the others that make up the fleet of its cell. All cells are judged together. inside: what
+    `sound` says of each cell, if it is known.
     """
     held = [np.ones(len(values)) for values, _ in cells]
     judged = [place for place, (values, _) in enumerate(cells) if len(values) >= MIN_HOSTS]
     if not judged:
         return held
-    every = adjusted(np.concatenate([_beyond(*cells[place], sound(*cells[place])) for place in judged]))
+    known = {place: sound(*cells[place]) if inside is None else inside[place] for place in judged}
+    every = adjusted(np.concatenate([_beyond(*cells[place], known[place]) for place in judged]))
     ends = np.cumsum([len(cells[place][0]) for place in judged])[:-1]
     for place, chances in zip(judged, np.split(every, ends), strict=True):
         held[place] = chances

@@ -90,17 +90,17 @@ class Controller:
         """The hosts in the order in which they end. Meanwhile what they say is written and shown."""
         left = set(going)
         while left:
-            self._listen()
+            self._listen(STEP_S)
             over = {future for future in left if future.done()}
             left -= over
             yield from over
 
-    def _listen(self) -> None:
-        """Takes what hosts said for a moment."""
-        until, is_news = time.monotonic() + STEP_S, False
-        while (wait_s := until - time.monotonic()) > 0:
+    def _listen(self, for_s: float) -> None:
+        """Takes what hosts have said, and what they say for a moment."""
+        until, is_news = time.monotonic() + for_s, False
+        while True:
             try:
-                said = self._queue.get(timeout=wait_s)
+                said = self._queue.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             is_news = True
@@ -128,7 +128,7 @@ class Controller:
 
     def _take(self, host: str, future: Future[Measured]) -> None:
         """Writes what became of a host."""
-        self._listen()
+        self._listen(0.0)
         try:
             measured = future.result()
         except Superseded:

@@ -69,13 +69,13 @@ def sound(values: Floats, errors: Floats) -> Flags:
     middle = np.median(values)
     scale = MAD * float(np.median(np.abs(values - middle)))
     order = np.argsort(-np.abs(values - middle) / np.hypot(errors, scale), kind="stable")
-    left, last = np.ones(count, bool), 0
+    fleet, left, last = Posterior(values, errors), np.ones(count, bool), 0
     for removed, host in enumerate(order[: (count - 1) // 2], start=1):
         if removed - last > PATIENCE:
             break
         left[host] = False
-        one = slice(host, host + 1)
-        chance = Posterior(values[left], errors[left]).chance_beyond(values[one], errors[one])[0]
+        fleet.leave_out(int(left[:host].sum()))
+        chance = fleet.chance_beyond(values[host : host + 1], errors[host : host + 1])[0]
         # Any of those that were left could have been the farthest one.
         if chance * (count - removed + 1) <= TAKEN_AWAY:
             last = removed

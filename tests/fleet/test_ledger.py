@@ -222,6 +222,7 @@ def test_a_run_ends_by_itself_and_a_look_from_a_shell_sees_the_same(root: Path):
     ledger.ensure(sleeping(seconds=0.2), 1)
     until(lambda: ledger.state("a").phase is Phase.ENDED)
     from_shell = seen(root, **{"result.json": 1})
+    assert from_shell.load is not None
     assert dataclasses.replace(from_shell.state, files={}) == ledger.state("a") == State(Phase.ENDED, 1, 0)
     assert [(each.name, each.offset, each.content) for each in from_shell.chunks] == [("result.json", 1, b"}\n")]
     until(lambda: lines(root) == ["granted", "began", "ended"])

@@ -90,8 +90,8 @@ class Controller:
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                if going := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
-                    said = f"{', '.join(going)} measure on; partywall fleet stop {self._record.path} ends them"
+                if left := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
+                    said = f"{', '.join(left)} measure on; partywall fleet stop {self._record.path} ends them"
                     self._emit(Note(said))
                 raise
 

@@ -2,7 +2,8 @@
 
 Random schedules from a seed, in simulated time: a real follower, ledger and keeper, a network that loses, delays,
 repeats and reorders calls, a second fleet that wants the same host, and up to eight faults: the controller, the keeper
-or the host killed, links cut and healed, and orders to stop that come late. --quick: fewer schedules.
+or the host killed, links cut and healed, and orders to stop that come late. Then some schedules on three real hosts
+behind sshd, whose controllers and keepers are killed, and which stop to answer. --quick: fewer schedules.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import os
 import tempfile
 from pathlib import Path
 
+from faulty_hosts import judged
 from frame import Options, Outcome, bench
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.keeper import Command
+from partywall.fleet.ledger.keeper import Ends
 from partywall.fleet.ledger.lease import State
 from partywall.testing.worlds import Judged, SimulatedKeeper, World
 
-SCHEDULES, QUICK_SCHEDULES = 10_000, 500
+SCHEDULES, QUICK_SCHEDULES = 10_000, 300
+REAL, QUICK_REAL = 20, 1
 LATE_S, RESUMED_S = 1.0, 5.0
 MEMORY = Path("/dev/shm")
 PLANTS = {
@@ -51,7 +54,7 @@ class Unfenced(Ledger):
 class Deaf(SimulatedKeeper):
     """A keeper that only waits for its command."""
 
-    def _look(self, command: Command) -> None:
+    def _look(self, command: Ends) -> None:
         pass
 
 
@@ -65,14 +68,26 @@ def main(options: Options) -> Outcome:
     for seed in range(count):
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
             every.add(World(Path(folder), job, seed, ledger, keeper).follow())
-    print(f"faults: {dict(every.faults)}; how attempts ended: {dict(every.ends)}", flush=True)
+    real = Judged()
+    # The faults are planted in simulated hosts.
+    for seed in range(0 if options.plant else QUICK_REAL if options.quick else REAL):
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            real.add(judged(Path(folder), seed))
+    for what, each in (("simulated", every), ("real", real)):
+        print(f"{what}: faults {dict(each.faults)}, how attempts ended {dict(each.ends)}", flush=True)
     figure = (
-        f"simulated, {count} schedules, {every.faults.total()} faults: {every.twice} commands began beside another, "
-        f"{every.silent} silently again, {every.lost} runs lost, {every.fenced} orders of old controllers carried out; "
-        f"ended {every.late_s:.1f} s after a lost lease, resumed in {every.resumed_s:.1f} s at most"
+        f"{count} simulated schedules: {_said(every)}; ended {every.late_s:.1f} s after a lost lease, resumed in "
+        f"{every.resumed_s:.1f} s at most; real hosts: {_said(real)}"
     )
-    wrong = every.twice + every.silent + every.lost + every.fenced
-    return Outcome(figure, wrong == 0 and every.late_s <= LATE_S and every.resumed_s <= RESUMED_S)
+    is_right = not any(each.twice + each.silent + each.lost + each.fenced for each in (every, real))
+    return Outcome(figure, is_right and every.late_s <= LATE_S and every.resumed_s <= RESUMED_S)
+
+
+def _said(each: Judged) -> str:
+    return (
+        f"{each.faults.total()} faults, {each.twice} runs beside another, {each.silent} silently again, "
+        f"{each.lost} lost, {each.fenced} orders of old controllers carried out"
+    )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -19,8 +22,8 @@ from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.job import AdmitJob, RunJob
 from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Lease, Phase, State
-from partywall.fleet.ledger.look import Chunk
-from partywall.fleet.measure import following
+from partywall.fleet.ledger.look import Chunk, Look
+from partywall.fleet.measure import controlling, following
 from partywall.fleet.measure.controlling import Controller
 from partywall.fleet.record import FleetRecord, Home, Tried
 from partywall.host import Host
@@ -297,6 +300,32 @@ def test_stop_ends_a_controller_that_measures_before_it_begins_with_the_next_hos
     assert not record.is_ended
     measure(record, simulated)
     assert set(record.measured) == {"a", "b"}
+
+
+def test_a_busy_host_waits_and_the_others_do_not_wait_for_it(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Busy(Simulated):
+        loads: ClassVar = {"a": [0.9, 0.5, 0.05], "b": [0.0], "c": [None]}
+
+        def fetch(self, host: str, run: str, since: Mapping[str, int]) -> Look:
+            load = self.loads[host].pop(0) if not since and self.loads[host] else None
+            return replace(super().fetch(host, run, since), load=load)
+
+    monkeypatch.setattr(controlling, "AGAIN_S", 0.01)
+    runs = {name: [ends(0.9)] for name in "abc"}
+    record, simulated = make(runs, idle="10%", at_once_="1"), Busy(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert simulated.began == [("b", 1), ("c", 1), ("a", 1)]
+    assert simulated.loads["a"] == []
+
+
+@pytest.mark.parametrize(
+    ("hours", "allowed", "refused"),
+    [("22:00-06:00", (22, 23, 0, 5), (6, 12, 21)), ("08:00-18:00", (8, 17), (7, 18, 0))],
+)
+def test_hosts_begin_only_in_the_hours_that_are_given(make, hours: str, allowed: tuple, refused: tuple):
+    job = make({"a": []}, hours=hours).job
+    assert [job.not_now(datetime.time(hour)) for hour in allowed] == [""] * len(allowed)
+    assert all(job.not_now(datetime.time(hour)).startswith("it may begin from") for hour in refused)
 
 
 def test_a_host_that_never_answers_is_given_up_soon_with_the_reason(

@@ -138,6 +138,15 @@ def test_a_keeper_that_never_began_frees_the_host(host: Host):
     assert host.ledger.ensure(order("b"), 1).phase is Phase.STARTING
 
 
+def test_an_attempt_that_never_began_is_known_after_another_run_held_the_host(host: Host):
+    host.ledger.ensure(order("a"), 1)
+    host.now += 60 * 10**9
+    host.ledger.ensure(order("b"), 1)
+    host.end(host.begin())
+    assert (host.ledger.state("a").phase, host.ledger.state("a").attempt) == (Phase.DIED, 1)
+    assert host.ledger.ensure(order("a", attempt=2), 1).phase is Phase.STARTING
+
+
 def test_a_host_that_somebody_else_measures_is_refused(host: Host):
     host.is_busy = True
     refused = host.ledger.ensure(order(), 1)
@@ -222,6 +231,7 @@ def test_a_run_ends_by_itself_and_a_look_from_a_shell_sees_the_same(root: Path):
     ledger.ensure(sleeping(seconds=0.2), 1)
     until(lambda: ledger.state("a").phase is Phase.ENDED)
     from_shell = seen(root, **{"result.json": 1})
+    assert from_shell.load is not None
     assert dataclasses.replace(from_shell.state, files={}) == ledger.state("a") == State(Phase.ENDED, 1, 0)
     assert [(each.name, each.offset, each.content) for each in from_shell.chunks] == [("result.json", 1, b"}\n")]
     until(lambda: lines(root) == ["granted", "began", "ended"])

@@ -44,6 +44,17 @@ def test_standard_errors_borrow_from_each_other_only_as_far_as_chance_explains()
     assert np.median(kept[100:]) / np.median(kept[:100]) > 5
 
 
+def test_a_host_that_is_left_out_says_nothing():
+    fleet = drawn(np.random.default_rng(1), 20, 1.0, bad=2, loss=0.2)
+    own, others = errors(fleet), np.delete(np.arange(20), [0, 7])
+    posterior, expected = Posterior(fleet.values, own), Posterior(fleet.values[others], own[others])
+    assert posterior.shrunk[0].shape == (20,)
+    posterior.leave_out(7)
+    posterior.leave_out(0)
+    assert posterior.predicted() == pytest.approx(expected.predicted())
+    assert posterior.shrunk[0] == pytest.approx(expected.shrunk[0])
+
+
 @pytest.mark.parametrize("hosts", [5, 30])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 2.0])
 def test_intervals_cover_the_fleet_and_an_unseen_host(hosts: int, spread: float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from functools import cached_property
@@ -136,6 +137,16 @@ class FleetJob(Job):
         return 1
 
     @property
+    def load_most(self) -> float | None:
+        """The load a CPU with which a host is idle; None if it may be busy."""
+        return None
+
+    def not_now(self, at: datetime.time) -> str:
+        """Why no host begins at a time of day; empty if hosts may begin."""
+        del at
+        return ""
+
+    @property
     def rounds(self) -> int:
         """In how many parts a host's time is measured. Only hosts whose answer is open get more than the first."""
         return 1
@@ -159,6 +170,12 @@ class FleetJob(Job):
     def seconds(self) -> float:
         """How long one host takes at most, apart from preparations."""
         return (self.budget_ns or self.scenario.scenario.budget) / 1e9
+
+
+def _hours(given: str) -> str:
+    if given and not re.fullmatch("-".join([r"([01]\d|2[0-3]):[0-5]\d"] * 2), given):
+        raise ValueError(f"{given!r} are not hours; write them as 22:00-06:00")
+    return given
 
 
 class RunJob(FleetJob):
@@ -196,6 +213,12 @@ class RunJob(FleetJob):
             flag="--rounds",
         ),
     ] = 1
+    hours: Annotated[
+        str, AfterValidator(_hours), Option("When hosts may begin, in local time of this one, such as 22:00-06:00.")
+    ] = ""
+    idle: Annotated[
+        Share | None, Option("Begin on a host only while its load is below this share of its CPUs.", example="10%")
+    ] = None
     budget_ns: Annotated[Duration | None, BUDGET] = None
     lease_ns: Annotated[Duration, Field(ge=10_000_000_000), LEASE] = 3_600_000_000_000
     every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 5_000_000_000
@@ -224,6 +247,17 @@ class RunJob(FleetJob):
     @property
     def rounds(self) -> int:
         return self.rounds_
+
+    @property
+    def load_most(self) -> float | None:
+        return self.idle
+
+    def not_now(self, at: datetime.time) -> str:
+        if not self.hours:
+            return ""
+        begin, end = map(datetime.time.fromisoformat, self.hours.split("-"))
+        is_within = begin <= at < end if begin < end else at >= begin or at < end
+        return "" if is_within else f"it may begin from {begin:%H:%M} to {end:%H:%M}"
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -113,7 +113,8 @@ class FleetRecord(JobRecord[FleetJob]):
 
     def end(self) -> None:
         """Writes that nothing is left to measure. While hosts lack figures, `--resume` measures them."""
-        if not self.failed and all(place.name in self.measured for place in self.job.places):
+        measured = self.measured
+        if not self.failed and all(place.name in measured for place in self.job.places):
             super().end()
 
     @property

@@ -169,9 +169,8 @@ def _shared(shared: Sequence[Shared]) -> Iterator[Table]:
 
 
 def _notes(findings: FleetFindings) -> Iterator[str]:
-    if findings.failed:
-        hosts = len({**findings.failed, **findings.measured})
-        yield f"{len(findings.failed)} of {hosts} hosts could not be measured, or not to the end"
+    if without := findings.failed.keys() - findings.measured.keys():
+        yield f"{len(without)} of {len(without) + len(findings.measured)} hosts have no figures"
     if short := sum(host.share < 1 for host in findings.measured.values()):
         yield f"{short} of {len(findings.measured)} hosts were measured for a part of their time, which decided"
     if findings.worse:

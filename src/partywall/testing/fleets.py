@@ -22,7 +22,7 @@ class Fleet:
 
     @property
     def blocks(self) -> int:
-        return self.each.shape[1]
+        return int(self.each.shape[1])
 
     @property
     def values(self) -> Floats:

@@ -216,7 +216,7 @@ class World:
     def _looks(self, pid: int, boot: int, keeper: Keeper, command: Command) -> None:
         if boot != self._boot or pid not in self._alive:
             return
-        if keeper.is_over(command):  # type: ignore[arg-type] - it has what a keeper uses
+        if keeper.is_over(command):
             del self._alive[pid]
             lease = self.ledger.book.lease()
             if lease is not None and lease.grant == command.lease.grant:

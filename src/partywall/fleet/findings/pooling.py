@@ -140,12 +140,29 @@ class Posterior:
         widest = max(REACH * float(np.std(values)), REACH * float(np.median(errors)), REACH / 2 * PRIOR_SCALE)
         self.spreads = widest * np.linspace(0, 1, GRID) ** 2
         self._weights = 1 / (errors[:, None] ** 2 + self.spreads**2)
-        total = self._weights.sum(axis=0)
-        self.means = (self._weights * values[:, None]).sum(axis=0) / total
-        self.mean_variances = 1 / total
-        residual = (self._weights * (values[:, None] - self.means) ** 2).sum(axis=0)
-        logs = 0.5 * (np.log(self._weights).sum(axis=0) - np.log(total) - residual)
-        logs -= np.log1p((self.spreads / PRIOR_SCALE) ** 2)
+        self._centre = float(np.median(values))
+        self._derive(self._sums(slice(None)).sum(axis=1))
+
+    def leave_out(self, place: int) -> None:
+        """Takes a host out, and keeps the grid. It costs as much as one host, however many there are."""
+        left = self._total - self._sums(slice(place, place + 1))[:, 0]
+        self.values, self.errors = np.delete(self.values, place), np.delete(self.errors, place)
+        self._weights = np.delete(self._weights, place, axis=0)
+        self.__dict__.pop("shrunk", None)
+        self._derive(left)
+
+    def _sums(self, places: slice) -> Floats:
+        """What hosts add to the sums that a posterior is made of. Shape (4, hosts, grid)."""
+        weights, away = self._weights[places], (self.values[places] - self._centre)[:, None]
+        return np.stack([weights, weights * away, weights * away**2, np.log(weights)])
+
+    def _derive(self, total: Floats) -> None:
+        self._total = total
+        weights, away, squares, logs = total
+        self.means = self._centre + away / weights
+        self.mean_variances = 1 / weights
+        logs = 0.5 * (logs - np.log(weights) - (squares - away**2 / weights))
+        logs = logs - np.log1p((self.spreads / PRIOR_SCALE) ** 2)
         density = np.exp(logs - logs.max()) * np.gradient(self.spreads)
         self.chances = density / density.sum()
 

@@ -136,6 +136,9 @@ class Ledger:
             return self._refused(order.run, f"this host is being measured by {whom}")
         try:
             self._write(order)
+            if before is not None and before.run != order.run and before.attempt not in self.book.exits(before.run):
+                # Afterwards the lease no longer says that there was such an attempt.
+                self.book.ended(before, State(Phase.DIED, why="it left no exit code"))
             lease = self.book.put(
                 Lease(
                     (before.grant if before else 0) + 1, order.run, order.attempt, token, kernel.boot(),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from partywall.files import write_whole
 from partywall.fleet.ledger.lease import Book, Lease, Phase, State
@@ -29,6 +29,16 @@ STOP_NS = 60_000_000_000
 EARLY_NS = 10_000_000_000
 """How long before its lease expires a command gets SIGTERM; a tenth of a shorter lease."""
 EXPIRED = "its lease expired"
+
+
+class Ends(Protocol):
+    """A command that goes on or has ended, with everything in its process group."""
+
+    def poll(self) -> int | None:
+        """The exit code; None while it goes on."""
+        ...
+
+    def signal(self, number: signal.Signals) -> None: ...
 
 
 class Command(subprocess.Popen[bytes]):
@@ -84,7 +94,7 @@ class Keeper:
         while not self.is_over(command):
             time.sleep(LOOK_S)
 
-    def is_over(self, command: Command) -> bool:
+    def is_over(self, command: Ends) -> bool:
         """Looks at the lease, and stores how the command ended once it has."""
         code = command.poll()
         if code is None:
@@ -97,7 +107,7 @@ class Keeper:
         self._store(State(phase, exit=code, why=why))
         return True
 
-    def _look(self, command: Command) -> None:
+    def _look(self, command: Ends) -> None:
         """Ends the command if the lease is lost, is about to expire, or the run was stopped."""
         lease, now = self._newest(), self._book.kernel.now_ns()
         if lease is None or (lease.grant, lease.granted_ns) != (self._lease.grant, self._lease.granted_ns):
@@ -119,7 +129,7 @@ class Keeper:
             self._stamp, self._known = stamp, self._book.lease()
         return self._known
 
-    def _end(self, command: Command, phase: Phase, why: str, by_ns: int) -> None:
+    def _end(self, command: Ends, phase: Phase, why: str, by_ns: int) -> None:
         """Asks the command to end. A later reason may only shorten its time."""
         if self._why is None or self._why[0] is not phase:
             self._why = phase, why

@@ -129,7 +129,7 @@ def state_of(run: str, lease: Lease | None, seen: Seen, begun: int, exits: Mappi
     Pure, so that a look from elsewhere and the ledger itself agree.
     """
     own = lease if lease is not None and lease.run == run else None
-    attempt = max(begun, own.attempt if own else 0)
+    attempt = max(begun, own.attempt if own else 0, *exits)
     if attempt == 0:
         return State(Phase.NONE)
     if attempt in exits:

@@ -6,7 +6,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from partywall.errors import Exit, PartywallError, TrialError
@@ -15,10 +15,12 @@ from partywall.fleet.engines.engine import Engine
 from partywall.fleet.findings.findings import opened
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, Progress, Superseded, Time
+from partywall.fleet.measure.following import Follower, Given, NotNow, Progress, Superseded, Time
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
+AGAIN_S = 30.0
+"""How long a host that may not begin yet waits until it is asked again."""
 
 
 class Controller:
@@ -61,17 +63,24 @@ class Controller:
     def _together(self, places: Sequence[Place], token: int, number: int) -> None:
         """Measures hosts for a round."""
         share, tried = number / self._job.rounds, self._record.attempts()
+        going: dict[Future[Measured], Place] = {}
+        waiting = [(0.0, place) for place in places]
         for place in places:
             self._put(Standing(place.name, "waits"))
         with ThreadPoolExecutor(self._job.at_once) as pool:
             try:
-                futures = {
-                    pool.submit(self._follower(place, token, share).follow, _attempt(tried.get(place.name), share)):
-                    place.name
-                    for place in places
-                }  # fmt: skip
-                for future in self._ended(futures):
-                    self._take(futures[future], future)
+                while (waiting or going) and not (self._over.is_set() and not going):
+                    now_s, later = time.monotonic(), []
+                    for when_s, place in waiting:
+                        if when_s > now_s:
+                            later.append((when_s, place))
+                            continue
+                        attempt = _attempt(tried.get(place.name), share)
+                        going[pool.submit(self._follower(place, token, share).follow, attempt)] = place
+                    self._listen(STEP_S)
+                    over = [(future, going.pop(future)) for future in list(going) if future.done()]
+                    busy = [place for future, place in over if not self._take(place.name, future)]
+                    waiting = [*later, *((time.monotonic() + AGAIN_S, place) for place in busy)]
                 if self._over.is_set():
                     path = self._record.path
                     said = "partywall fleet stop or another controller has taken over, so this one ends"
@@ -81,26 +90,17 @@ class Controller:
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                if going := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
-                    said = f"{', '.join(going)} measure on; partywall fleet stop {self._record.path} ends them"
+                if left := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
+                    said = f"{', '.join(left)} measure on; partywall fleet stop {self._record.path} ends them"
                     self._emit(Note(said))
                 raise
 
-    def _ended(self, going: dict[Future[Measured], str]) -> Iterator[Future[Measured]]:
-        """The hosts in the order in which they end. Meanwhile what they say is written and shown."""
-        left = set(going)
-        while left:
-            self._listen()
-            over = {future for future in left if future.done()}
-            left -= over
-            yield from over
-
-    def _listen(self) -> None:
-        """Takes what hosts said for a moment."""
-        until, is_news = time.monotonic() + STEP_S, False
-        while (wait_s := until - time.monotonic()) > 0:
+    def _listen(self, for_s: float) -> None:
+        """Takes what hosts have said, and what they say for a moment."""
+        until, is_news = time.monotonic() + for_s, False
+        while time.monotonic() < until + STEP_S:
             try:
-                said = self._queue.get(timeout=wait_s)
+                said = self._queue.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             is_news = True
@@ -126,22 +126,27 @@ class Controller:
         with self._lock:
             self._record.stream.append(line)
 
-    def _take(self, host: str, future: Future[Measured]) -> None:
-        """Writes what became of a host."""
-        self._listen()
+    def _take(self, host: str, future: Future[Measured]) -> bool:
+        """Writes what became of a host. Returns False if it may not begin yet."""
+        self._listen(0.0)
         try:
             measured = future.result()
         except Superseded:
             self._over.set()
-            return
+            return True
         except Given:
-            return
+            return True
+        except NotNow as why:
+            self._put(Standing(host, "waits", why=str(why)))
+            self._show()
+            return False
         except PartywallError as error:
             self._fail(host, str(error))
         else:
             self._write(measured)
             self._put(Standing(host, "measured", 1.0))
         self._show()
+        return True
 
     def _fail(self, host: str, why: str) -> None:
         self._write(Failed(host=host, why=why))

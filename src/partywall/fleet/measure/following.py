@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import threading
@@ -42,6 +43,10 @@ class Given(Exception):  # noqa: N818 - it is no error
 
 class Superseded(Given):
     """A newer controller or `fleet stop` has taken over, so that this controller ends."""
+
+
+class NotNow(Exception):  # noqa: N818 - it is no error
+    """The policy does not allow to begin on a host now. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,17 @@ class Follower:
         self._began_s: float | None = None
 
     def follow(self, attempt: int) -> Measured:
-        """Measures the host. attempt: the first that may measure this share. TrialError if it fails for good."""
+        """Measures the host. attempt: the first that may measure this share.
+
+        TrialError if it fails for good; NotNow if the host may not begin yet.
+        """
         self._time.pause(0)
         state = self._patiently(lambda: self._engine.state(self._host, self._run), FIRST_S)
         # What was stopped or died before this controller began goes on.
         attempt = state.attempt + 1 if state.phase in UNFINISHED else max(attempt, state.attempt, 1)
         last = attempt + self._job.attempts - 1
+        if attempt > state.attempt:
+            self._allowed()
         while True:
             if not state.phase.is_going and self._home.since(state):
                 state = self._fetched(state)
@@ -114,6 +124,16 @@ class Follower:
             if state.phase not in (Phase.DIED, Phase.LOST) or state.attempt >= last:
                 raise TrialError(f"{self._host}: {state.why or (_ODD if state.phase is Phase.NONE else state.phase)}")
             attempt = state.attempt + 1
+
+    def _allowed(self) -> None:
+        """Raises NotNow if the policy does not allow to begin now."""
+        if why := self._job.not_now(datetime.datetime.now().astimezone().time()):
+            raise NotNow(why)
+        if (most := self._job.load_most) is None:
+            return
+        load = self._patiently(lambda: self._engine.fetch(self._host, self._run, {}), FIRST_S).load
+        if load is not None and load >= most:
+            raise NotNow(f"it is not idle: its load is {100 * load:.0f} % of its CPUs")
 
     def _order(self, attempt: int, state: State) -> Order:
         """What an attempt does: it continues the record of the one before if that has a plan."""

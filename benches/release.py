@@ -41,14 +41,12 @@ WHEELS = "root/wheels"
 MEASURED = "root/measured"
 
 
-def made(folder: Path, options: Options, agents: Path | None) -> Path:
-    """The artefacts that a clone in `folder` makes."""
+def made(folder: Path, words: Sequence[str], agents: Path | None) -> Path:
+    """The artefacts that a clone in `folder` makes. words: options of the release."""
     clone = folder / "clone"
     subprocess.run(["git", "clone", "--quiet", str(CLONE), str(clone)], check=True)
     (clone / "packaging/.tools").symlink_to(TOOLS.parent)
-    words = ["--machine", "x86_64"] if options.quick or options.own else []
-    words += ["--only"] if options.quick else []
-    words += ["--agents", str(agents)] if agents else []
+    words = [*words, "--agents", str(agents)] if agents else words
     env = os.environ | {"PYTHONPATH": f"{clone}/src"}
     argv = [sys.executable, "-m", "labs.release", *words]
     _, code, output = timed(argv, clone, env)
@@ -204,7 +202,9 @@ def lacking() -> str:
 def main(options: Options) -> Outcome:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as one, tempfile.TemporaryDirectory(dir="/var/tmp") as two:
         agents = built_agents(Path(one)) if options.quick else None
-        first, second = made(Path(one), options, agents), made(Path(two), options, agents)
+        words = ["--machine", "x86_64"] if options.quick or options.own else []
+        words += ["--only"] if options.quick else []
+        first, second = made(Path(one), words, agents), made(Path(two), words, agents)
         if options.plant == "clock":
             for file in second.glob("*.cdx.json"):
                 file.write_text(json.dumps(json.loads(file.read_text()) | {"made": file.stat().st_mtime}))

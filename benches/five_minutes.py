@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from first_minutes import QUICK_BUDGET_S
 from labs.release import roots
 from labs.release.target import TOOLS
+from partywall.units import counted
 from release import built_agents, made
 from wheel import timed
 
@@ -75,7 +76,7 @@ def main(options: Options) -> Outcome:
         verdicts = judged(record) if (record / "report.html").exists() else []
     total = sum(seconds.values())
     parts = ", ".join(f"{step} {each:.0f} s" for step, each in seconds.items())
-    figure = f"{total:.0f} s to {len(verdicts)} verdicts: {parts}"
+    figure = f"{total:.0f} s to {counted(len(verdicts), 'verdict')}: {parts}"
     return Outcome(figure, not wrong and bool(verdicts) and total <= BAR_S)
 
 

@@ -6,8 +6,8 @@ into finished runs, by scaling their isolation factors.
 
 The long form measures RUNS runs of a scenario on this host, one after another. A comparison is a window of
 neighbouring runs, and chance decides which of each two is the new version, so comparisons share runs. With --folder,
-finished runs stay there, and each call makes further ones until --minutes are over. --quick judges simulated runs of
-100 hosts, which vary between runs as those of recorded demos did and have intervals of ±0.5 %.
+finished runs stay there, and each call makes further ones until --minutes are over; all take some 40 minutes. --quick
+judges simulated runs of 100 hosts, which vary between runs as those of recorded demos did and have intervals of ±0.5 %.
 """
 
 from __future__ import annotations

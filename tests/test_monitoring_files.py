@@ -1,20 +1,30 @@
-"""What is installed with `partywall-watch`: the unit, the manifests, the alerts and the dashboard fit the program."""
+"""What monitors hosts: units, manifests, alerts and dashboards fit what `partywall-watch` and the guard serve."""
+
+from __future__ import annotations
 
 import configparser
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
+from labs.release import packages
+from labs.release.target import CLONE, DISTRIBUTIONS, Release
+from partywall import __version__
+from partywall.guard.check import loads
+from partywall.guard.findings import Means, SoFar
+from partywall.guard.prometheus import Totals as GuardTotals
 from partywall.watch.stalls.detect import Stall
 from partywall.watch.stalls.reading import HostCount
 from partywall.watch.stalls.resident import parsed
 from partywall.watch.stalls.rule import Pair
 from partywall.watch.stalls.totals import OWN, Totals
+from tests.guard.test_links import TEXT, reported
 
 PACKAGING = Path(__file__).parents[1] / "packaging"
 UNIT = PACKAGING / "systemd/partywall-watch.service"
@@ -24,19 +34,30 @@ BY = re.compile(r"\bby \(([^)]*)\)")
 GIVEN_BY_PROMETHEUS = {"instance"}
 
 
-@pytest.fixture(scope="module")
-def served():
-    """The names of all metrics that are served, and of their labels."""
+def of_watch() -> str:
     totals = Totals()
     totals.add("cpu", Pair("one", "two", 1), 0)
-    lines = [*totals.lines(HostCount(), [Stall("one", "cpu", 0)], dict.fromkeys(OWN, 1), is_open=True)]
-    samples = [line for line in lines if not line.startswith("#")]
-    labels = {name for line in samples for name in re.findall(r'(\w+)="', line)}
-    return {line.partition("{")[0] for line in samples}, labels | GIVEN_BY_PROMETHEUS
+    return "\n".join(totals.lines(HostCount(), [Stall("one", "cpu", 0)], dict.fromkeys(OWN, 1), is_open=True))
+
+
+def of_guard() -> str:
+    totals, report = GuardTotals(), reported()
+    rows = {vif: row | {"delay_ns": 1, "jitter_ns": 1, "granted_pps": 1} for vif, row in report.rows.items()}
+    totals.add(SoFar(loads(TEXT), replace(report, rows=rows, notes=(("right", "less", "x"),)), Means()))
+    return totals.text()
+
+
+@pytest.fixture(params=[("watch", of_watch), ("guard", of_guard)], ids=lambda each: each[0])
+def served(request):
+    """Who serves, the names of all metrics that it serves, and of their labels."""
+    name, text = request.param
+    samples = [line for line in text().splitlines() if line and not line.startswith("#")]
+    labels = {label for line in samples for label in re.findall(r'(\w+)="', line)}
+    return name, {line.partition("{")[0] for line in samples}, labels | GIVEN_BY_PROMETHEUS
 
 
 def expect_known(expression, served):
-    metrics, labels = served
+    _, metrics, labels = served
     assert set(METRIC.findall(expression)) <= metrics
     assert METRIC.search(expression)
     used = {
@@ -104,8 +125,33 @@ def test_the_pod_is_small_reads_only_and_has_no_right_of_the_node():
     assert str(given.ring) in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+def test_kustomize_takes_the_manifests_and_sets_the_image_that_they_have():
+    content = YAML(typ="safe").load(PACKAGING / "kubernetes/kustomization.yaml")
+    listed = [YAML(typ="safe").load_all(PACKAGING / "kubernetes" / name) for name in content["resources"]]
+    (daemon,) = [each for file in listed for each in file if each["kind"] == "DaemonSet"]
+    (image,) = content["images"]
+    used = daemon["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert used == f"{image['name']}:{image['newTag']}"
+    assert content["namespace"] == daemon["metadata"]["namespace"]
+
+
+def test_the_role_installs_the_file_of_the_release_that_fits_the_host():
+    role = PACKAGING / "ansible/partywall"
+    tasks = YAML(typ="safe").load(role / "tasks/main.yml")
+    defaults = YAML(typ="safe").load(role / "defaults/main.yml")
+    assert all(task["name"] for task in tasks)
+    text = (role / "tasks/main.yml").read_text()
+    used = set(re.findall(r"\bpartywall_[a-z_]*[a-z]\b", text)) - {"partywall_file", "partywall_policies"}
+    assert used == defaults.keys()
+    assert defaults["partywall_version"] == __version__
+    release = Release(__version__, 0, CLONE, CLONE)
+    for distribution in DISTRIBUTIONS:
+        number = packages._number(release, distribution).removeprefix(__version__)
+        assert re.sub(r"deb\d+$", "deb%s", number) in text, distribution
+
+
 def test_alerts_ask_for_metrics_that_are_served(served):
-    content = YAML(typ="safe").load(PACKAGING / "prometheus/partywall-watch.rules.yml")
+    content = YAML(typ="safe").load(PACKAGING / f"prometheus/partywall-{served[0]}.rules.yml")
     rules = [rule for group in content["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 0
     for rule in rules:
@@ -122,14 +168,14 @@ def test_alerts_ask_for_metrics_that_are_served(served):
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is missing")
 def test_promtool_accepts_the_alerts():
-    argv = ["promtool", "check", "rules", str(PACKAGING / "prometheus/partywall-watch.rules.yml")]
+    argv = ["promtool", "check", "rules", *map(str, (PACKAGING / "prometheus").iterdir())]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_dashboard_asks_for_metrics_that_are_served(served):
-    board = json.loads((PACKAGING / "grafana/partywall-watch.json").read_text())
-    assert board["uid"] == "partywall-watch"
+    board = json.loads((PACKAGING / f"grafana/partywall-{served[0]}.json").read_text())
+    assert board["uid"] == f"partywall-{served[0]}"
     assert "id" not in board, "Grafana gives numbers to boards that are imported"
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels) > 0
@@ -149,4 +195,4 @@ def test_the_dashboard_asks_for_metrics_that_are_served(served):
             assert set(re.findall(r"\$([a-z]\w*)", target["expr"])) <= variables
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
-            assert set(METRIC.findall(variable["query"]["query"])) <= served[0]
+            assert set(METRIC.findall(variable["query"]["query"])) <= served[1]

@@ -29,7 +29,11 @@ NEVER = (
     "systemd-udevd",
     "dbus",
 )
-"""Groups that are never touched, by the name of the last part of their path without `.service`."""
+"""Groups that are never touched, by their name without `.service`.
+
+A `.service` or `.scope` of this name is meant wherever it is in a path. Any other group is meant only as the last part:
+Docker puts its containers into /docker, and kind its pods into /kubelet.
+"""
 
 
 VICTIMS = ("victim", "probe", "url", "prometheus_url", "log", "pid", "group")

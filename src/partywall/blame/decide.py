@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from partywall.blame.code import Array, Code
-from partywall.blame.effects import Effects, effects, reductions
+from partywall.blame.effects import Effects, effects, gained, reductions, taken
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import student_reach
 
@@ -50,9 +50,9 @@ class State(StrEnum):
 class Standing:
     """One suspect at one look.
 
-    gain: of the victim while the suspect is pulsed at the first depth. taken: the share of the victim's work that the
-    suspect takes, if the effect is proportional to what the suspect does. p: corrected for delays. held: the part of a
-    pulse's depth that the suspect loses of its work.
+    gain: of the victim while the suspect is pulsed at the first depth. taken: the share of what the victim would do
+    without the suspect, if the effect is proportional to what the suspect does. p: corrected for delays. held: the part
+    of a pulse's depth that the suspect loses of its work.
     """
 
     suspect: str
@@ -89,9 +89,9 @@ class Look:
 class Rule:
     """When to look and what is enough.
 
-    slot_ns: length of a slot. per_slot: ticks of a slot. least: the share of the victim's work below which an effect
-    does not matter. precision: the half width of a named effect, as a share of it, at which the experiment may end.
-    depth: of the first pulses. deepest: of those after a part of the budget. delays: in ticks.
+    slot_ns: length of a slot. per_slot: ticks of a slot. least: the share taken below which a suspect does not matter.
+    precision: the half width of a named effect, as a share of it, at which the experiment may end. depth: of the first
+    pulses. deepest: of those after a part of the budget. delays: in ticks.
     """
 
     code: Code
@@ -148,11 +148,11 @@ class Rule:
         held, error = reductions(use, depths[:, :count], self.code.block_slots)
         is_held = ~(held + 2 * error < LEAST_HELD)
         held = np.where(error < POORLY_KNOWN, held, 1.0)
-        level = self.alpha / len(self.looks)
+        level, mean = self.alpha / len(self.looks), depths.mean(axis=0)
         named = selected(np.where(is_held, found.p[:count], 1.0), level) | np.isin(names, list(before))
         standings = [
-            self._standing(name, column, found, float(held[column]), named=named[column], is_held=is_held[column])
-            for column, name in enumerate(names)
+            self._standing(name, column, found, float(held[column]), float(mean[column]), state)
+            for column, (name, state) in enumerate(zip(names, map(_known, named, is_held), strict=True))
         ]
         standings.sort(key=lambda each: (each.state is not State.GUILTY, -each.gain.value / _deviation(each)))
         seconds = len(use) * self.slot_ns / 1e9
@@ -170,20 +170,16 @@ class Rule:
         )
 
     def _standing(
-        self, name: str, column: int, found: Effects, held: float, *, named: np.bool_, is_held: np.bool_
+        self, name: str, column: int, found: Effects, held: float, depth: float, known: State | None
     ) -> Standing:
-        full = found.estimate(column)
-        held = max(held, LEAST_HELD)
-        upper = (full.value + self._reach(found) * float(found.error[column])) / held
-        if named:
-            state = State.GUILTY
-        elif not is_held:
-            state = State.UNHELD
-        else:
-            state = State.CLEARED if upper < self.least else State.OPEN
+        """The standing of one suspect. depth: the mean of its pulses. known: what is known already."""
+        full, held = found.estimate(column), max(held, LEAST_HELD)
+        half = self._reach(found) * float(found.error[column])
+        upper = taken(full.mapped(lambda value: value + half), held, depth).value
+        state = known or (State.CLEARED if upper < self.least else State.OPEN)
         delay_ns = int(found.delay[column]) * self.slot_ns // self.per_slot
-        gain, taken = full.scaled(self.depth), full.scaled(1 / held)
-        return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
+        gain, share = gained(full, self.depth, depth), taken(full, held, depth)
+        return Standing(name, state, gain, share, float(found.p[column]), held, delay_ns)
 
     def _reach(self, found: Effects) -> float:
         """The standard errors that an effect must be below `least` by. Suspects and looks share the error."""
@@ -202,6 +198,13 @@ def selected(p: Array, level: float) -> Chosen:
     out = np.zeros(len(p), dtype=bool)
     out[order[passes]] = True
     return out
+
+
+def _known(named: np.bool_, is_held: np.bool_) -> State | None:
+    """What is known of a suspect whatever its interval."""
+    if named:
+        return State.GUILTY
+    return None if is_held else State.UNHELD
 
 
 def _deviation(standing: Standing) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from partywall import units
 from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
-from partywall.blame.effects import delayed
+from partywall.blame.effects import delayed, outside
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
 from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
@@ -42,11 +42,11 @@ class Verdict(StrEnum):
 class Suspect(Frozen):
     """What is known of one suspect. Shares are 0..1.
 
-    gain: of the victim while the suspect is pulsed at the first depth. taken: of the victim's work. lost: the share of
-    its work that the suspect lost during the experiment, as measured; None if it did nothing. use: its mean use outside
-    of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without the experiment's help.
-    doses, waits: of a guilty one, the gain at each depth, and what its pulses let the victim wait for less; None if the
-    record does not have it.
+    gain: of the victim while the suspect is pulsed at the first depth. taken: of what the victim would do without it.
+    lost: the share of its work that the suspect lost during the experiment, as measured; None if it did nothing. use:
+    its mean use outside of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without
+    the experiment's help. doses, waits: of a guilty one, the gain at each depth, and what its pulses let the victim
+    wait for less; None if the record does not have it.
     """
 
     name: str
@@ -282,16 +282,18 @@ def _helps(
     """
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
-    known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
-    whole, is_disk = _full(rule, slots, at, suspect.delay_ns) or suspect.taken, job.lever == "disk"
-    free = max(0.1, 1 - whole.value * float(np.mean([slot.depths[at] for slot in slots])))
+    known, held_out, whole = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:], slots))
+    if whole is None:
+        return []
+    is_disk, depth = job.lever == "disk", float(np.mean([slot.depths[at] for slot in slots]))
+    by = 1 / suspect.held / outside(whole.value, depth)
     return [
         Help(
             suspect=suspect.name,
             less=less,
             use=suspect.use * (1 - less),
-            gain=(known or whole).scaled(less / suspect.held / free),
-            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held / free),
+            gain=(known or whole).scaled(less * by),
+            check=None if known is None or held_out is None else held_out.scaled(less * by),
             text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
         )
         for less in HELPS

@@ -76,10 +76,11 @@ LIVE = (
 TERMS = {
     "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named "
     "in at most 5 % of experiments.",
-    "Cleared": "The suspect takes less of the victim's work than --least.",
+    "Cleared": "The suspect takes less than --least.",
     "Open": "Neither is known yet. More time narrows the interval.",
     "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
-    "Takes": "The share of the victim's work that the suspect takes, if the effect is proportional to what it does.",
+    "Takes": "The share of what the victim would do without the suspect, if the effect is proportional to what the "
+    "suspect does.",
     "Lost, held": "What the suspect lost of its work during the experiment, and the part of a pulse's depth that "
     "reached it.",
     "Correlation": "Of the suspect's use with the victim's rate outside of its pulses: what a detector that only "

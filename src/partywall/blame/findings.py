@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
@@ -19,7 +20,7 @@ from partywall.blame.through import Dose, Waiting, doses, said, waiting
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
-from partywall.errors import TrialError
+from partywall.errors import Problem, TrialError, UsageError
 from partywall.values import Frozen
 
 TICKS = 4
@@ -117,7 +118,39 @@ def rule_of(job: BlameJob, suspects: int) -> Rule:
         least=job.least,
         depth=job.depth,
         deepest=job.deepest,
+        harm=job.harm,
     )
+
+
+def expect_enough(rule: Rule, job: BlameJob) -> None:
+    """UsageError if the budget, or what suspects may lose, is over before the first look."""
+    if rule.blocks_most >= rule.blocks_least:
+        return
+    least_s, suspects, pulses = rule.blocks_least * rule.block_s, rule.code.columns - 1, duration(job.pulse_ns / 1e9)
+    budget_s, harm = rule.options_for(least_s)
+    need = f"{suspects} suspects need {duration(least_s)} with pulses of {pulses}"
+    is_short = rule.blocks_in_budget < rule.blocks_least
+    lost = f"{need}, in which each may lose {duration(rule.lost_s(rule.blocks_least))} of its work"
+    said = f"{duration(rule.budget_s)} is too short: {need}" if is_short else f"{share(job.harm)} is too little: {lost}"
+    remedy = f"give {options(job, budget_s, harm)}, fewer suspects or shorter pulses"
+    raise UsageError(Problem(said, remedy, key="--budget" if is_short else "--harm"))
+
+
+def share(value: float) -> str:
+    """A share as an option has it, such as 2.5%."""
+    return f"{100 * value:.3g}%"
+
+
+def options(job: BlameJob, budget_s: float, harm: float) -> str:
+    """What to change in a command, so that it has this budget and this harm; empty if it has them."""
+    more = [f"--harm {math.ceil(1000 * harm - 1e-6) / 10:g}%"] if harm > job.harm else []
+    more += [f"--budget {math.ceil(budget_s)}s"] if budget_s * 1e9 > job.budget_ns else []
+    return " ".join(more)
+
+
+def duration(seconds: float) -> str:
+    """A time with a digit after the point at most."""
+    return units.format_duration(round(seconds * 10) * 100_000_000)
 
 
 def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot], before: Collection[str] = ()) -> Look:
@@ -152,9 +185,11 @@ def _use(slots: Sequence[Slot]) -> Array:
 
 
 def _depths(rule: Rule, slots: Sequence[Slot]) -> Array:
-    """Depths as they were, with those of the dummy as planned."""
-    planned = rule.depths(-(-len(slots) // rule.code.block_slots))[: len(slots), -1:]
-    return np.hstack([np.array([slot.depths for slot in slots]), planned])
+    """Depths as they were. The dummy's pulses are as deep as those of the suspects in the same block."""
+    depths, block = np.array([slot.depths for slot in slots]), rule.code.block_slots
+    blocks = len(slots) // block
+    deep = np.repeat(depths.reshape(blocks, -1).max(axis=1), block)
+    return np.column_stack([depths, rule.code.blocks(blocks)[:, -1] * deep])
 
 
 def findings_of(record: BlameRecord) -> BlameFindings:

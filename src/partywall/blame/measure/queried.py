@@ -87,7 +87,7 @@ def check(job: BlameJob) -> None:
     if job.pulse_ns < least_ns:
         said = f"pulses of {units.format_duration(job.pulse_ns)} are shorter than {SCRAPES} scrapes"
         least = units.format_duration(least_ns).replace(" ", "")
-        remedy = f"give --pulse {least} and a --budget for some hundred of them, or scrape more often"
+        remedy = f"give --pulse {least}, a --budget for some hundred of them and --harm 10%, or scrape more often"
         raise UsageError(Problem(said, remedy, key="--pulse"))
 
 

@@ -74,7 +74,7 @@ def hooked(job: GuardJob) -> Iterator[str]:
 
 
 def check(job: GuardJob) -> None:
-    """Raises what is wrong with a place of the policy, or with the agents inside guests. A job waits for what comes later."""
+    """Raises what is wrong with a place of the policy, or with agents in guests. A job waits for what comes later."""
     try:
         located, _ = _located(job)
         _check_sources(job, located)

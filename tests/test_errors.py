@@ -34,6 +34,13 @@ def test_what_is_wrong_with_the_input_is_reported_together_with_what_the_host_la
     assert caught.value.problems == (Problem("no QEMU"), WRONG)
 
 
+@pytest.mark.parametrize(("other", "is_early"), [(True, True), (False, False)])
+def test_what_may_be_right_later_is_so_only_if_nothing_else_is_wrong(other, is_early):
+    with pytest.raises(UsageError) as caught:
+        reported(UsageError("no tap yet", is_early=True), CapabilityError("libvirtd", is_early=other)).tell()
+    assert caught.value.is_early is is_early
+
+
 def test_other_errors_pass():
     with pytest.raises(KeyError):
         reported(KeyError("x"))

@@ -37,7 +37,7 @@ GIVEN_BY_PROMETHEUS = {"instance"}
 def of_watch() -> str:
     totals = Totals()
     totals.add("cpu", Pair("one", "two", 1), 0)
-    return "\n".join(totals.lines(HostCount(), [Stall("one", "cpu", 0)], dict.fromkeys(OWN, 1), is_open=True))
+    return "\n".join(totals.lines(HostCount(), [Stall("one", "cpu", 0)], dict.fromkeys(OWN, 1), ["ring"], is_open=True))
 
 
 def of_guard() -> str:

@@ -63,9 +63,15 @@ class PartywallError(Exception):
 
 
 class ProblemsError(PartywallError):
-    """An error that reports several problems at once."""
+    """An error that reports several problems at once.
 
-    def __init__(self, *problems: Problem | str) -> None:
+    is_early: the same input may be right later, because something that it names does not exist yet.
+    """
+
+    is_early = False
+
+    def __init__(self, *problems: Problem | str, is_early: bool = False) -> None:
+        self.is_early = is_early
         self.problems = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
@@ -155,10 +161,11 @@ class Failures:
             self._errors.append(error)
 
     def tell(self) -> None:
-        """Raises the collected errors, if any, as one: a CapabilityError if all of them are."""
+        """Raises the collected errors, if any, as one: a CapabilityError if all of them are, early if all are."""
         if self._errors:
             error = CapabilityError if all(isinstance(e, CapabilityError) for e in self._errors) else UsageError
-            raise error(*dict.fromkeys(problem for failure in self._errors for problem in failure.problems))
+            problems = dict.fromkeys(problem for failure in self._errors for problem in failure.problems)
+            raise error(*problems, is_early=all(failure.is_early for failure in self._errors))
 
 
 def parsed(key: str, text: str, parse: Callable[[str], T]) -> T:

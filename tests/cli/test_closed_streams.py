@@ -39,8 +39,8 @@ def test_a_command_without_input_and_messages_does_its_work():
 def test_no_other_file_gets_the_number_of_a_closed_stream(tmp_path):
     file = tmp_path / "number"
     program = f"""
-from partywall.cli import _open_streams
-_open_streams()
+from partywall.streams import open_streams
+open_streams()
 with open({str(file)!r}, "w") as opened:
     opened.write(str(opened.fileno()))
 """

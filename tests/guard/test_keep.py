@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -268,6 +269,48 @@ def test_an_interface_that_is_not_there_is_reported_before_anything_is_done() ->
     )
     with pytest.raises(UsageError, match=r"vifs\.a\.interface: there is no interface 'nosuch99' in .*eth0, va"):
         places(requested)
+
+
+@pytest.mark.parametrize("early", ["interface", "namespace", "policy"])
+def test_a_guard_that_waits_hooks_what_comes_later(flat: Flat, tmp_path: Path, early: str) -> None:
+    """As after a boot, when the guests start after the guard; and beside a guard that is about to end."""
+    name = flat.start["id"]
+    ways: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
+        "interface": (lambda: ip("-n", INSIDE, "link", "set", "eth0", "name", "eth9"),
+                      lambda: ip("-n", INSIDE, "link", "set", "eth9", "name", "eth0"), "there is no interface 'eth0'"),
+        "namespace": (lambda: ip("netns", "del", INSIDE),
+                      lambda: (ip("netns", "add", INSIDE),
+                               ip("-n", INSIDE, "link", "add", "eth0", "type", "veth", "peer", "new")),
+                      f"there is no network namespace '{INSIDE}'"),
+        "policy": (lambda: None, lambda: None, "is already enforced by process"),
+    }  # fmt: skip
+    take_away, bring_back, missing = ways[early]
+    policy = tmp_path / "p.yaml"
+    policy.write_text(
+        f"partywall_guard: 1\nname: {name}\nlink: {{capacity: 100Mbit/s}}\nservice_classes: {{only: 1}}\n"
+        f"vifs: {{vm: {{interface: eth0, namespace: {INSIDE}, service_class: only}}}}\n"
+    )
+    first = contextlib.ExitStack()
+    if early == "policy":
+        first.enter_context(keep(flat))
+    take_away()
+    argv = [sys.executable, "-m", "partywall", "guard", "run", "--wait-for-vifs", str(policy)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        try:
+            said = next((line for line in running.stdout if missing in line), "")
+            assert "nothing is enforced yet" in said
+            assert running.poll() is None
+            first.close()
+            bring_back()
+            deadline = time.monotonic() + 20
+            while hooks() != [OURS]:
+                assert time.monotonic() < deadline, "it is not hooked"
+                time.sleep(0.05)
+        finally:
+            first.close()
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=60)
 
 
 def written(folder: Path) -> Path:

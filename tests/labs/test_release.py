@@ -172,6 +172,14 @@ def test_a_service_starts_a_command_that_there_is(unit: Path):
     assert {word for word in words if word.startswith("--") and word not in page.output} == set()
 
 
+def test_the_guards_service_waits_for_guests_that_come_later_however_often_it_fails():
+    """A unit that gave up after a boot left tenants without limits for good, and no report said so."""
+    text = (CLONE / "packaging/systemd/partywall-guard@.service").read_text()
+    assert re.search(r"^ExecStart=/usr/bin/partywall guard run --wait-for-vifs ", text, re.MULTILINE)
+    assert re.search(r"^StartLimitIntervalSec=0$", text, re.MULTILINE)
+    assert re.search(r"^Restart=on-failure$", text, re.MULTILINE)
+
+
 def _locked() -> str:
     return (CLONE / "packaging/requirements.txt").read_text()
 

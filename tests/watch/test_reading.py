@@ -167,6 +167,10 @@ def test_a_disk_whose_name_has_a_slash_is_read_and_can_be_named(v2):
         ("8 0 sda 7 0 8 1 0 0 0 0 4294967295 3 0\n", 0),
         ("8 0 sda 7 0 8 1 0 0 0 0 2 3 0 0 0 0 0 0 0 5 6 7\n", 2),
         ("8 0 a disk 7 0 8 1 0 0 0 0 2 3 0\n", 2),
+        # A name that ends in a number, with the counters of each age of kernels.
+        ("8 0 disk 5 7 0 8 1 0 0 0 0 2 3 0\n", 2),
+        ("8 0 disk 5 7 0 8 1 0 0 0 0 2 3 0 9 9 9 9\n", 2),
+        ("8 0 disk 5 7 0 8 1 0 0 0 0 2 3 0 9 9 9 9 9 9\n", 2),
         # An old kernel's line of a partition, a cut one, and one that is no line of disks at all.
         ("8 1 sda1 1 2 3 4\n8\n\nx y z 1\n8 0 sda 7 0 8 1 0 0 0 0 2 3 0\n", 2),
     ],
@@ -175,6 +179,15 @@ def test_every_form_of_a_disks_line_is_read(v2, row, in_flight):
     v2.write("proc/diskstats", "8 0 sda 5 0 8 1 0 0 0 0 0 3 0\n")
     (sda,) = of(Reader(v2.host), lambda: v2.write("proc/diskstats", row)).disks
     assert (sda.disk, sda.reads, sda.in_flight) == ("sda", 2, in_flight)
+
+
+def test_a_disk_whose_name_is_words_and_numbers_has_its_own_counters(v2):
+    v2.write("sys/block/disk 1 2 3 4/dev", "104:0\n")
+    v2.write("sys/block/disk 1 2 3 4/size", "1000\n")
+    row = "104 0 disk 1 2 3 4 {} 0 8 1 0 0 0 0 2 3 0\n"
+    v2.write("proc/diskstats", row.format(5))
+    (disk,) = of(Reader(v2.host), lambda: v2.write("proc/diskstats", row.format(7))).disks
+    assert (disk.disk, disk.reads, disk.in_flight) == ("disk 1 2 3 4", 2, 2)
 
 
 def test_a_disk_without_counters_is_named(v2):

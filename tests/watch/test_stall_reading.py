@@ -1,8 +1,12 @@
 """Counters of both versions become waits, uses and limits; a quiet host costs little; what is missing is named."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from partywall.errors import CapabilityError
+from partywall.watch.stalls import reading
 from partywall.watch.stalls.reading import CPU, DISK, MEMORY, Differences, Reader, cells
 from partywall.watch.stalls.rule import ITSELF, UNKNOWN, divided
 from tests.watch.hosts import CGROUP, S, Tree
@@ -142,9 +146,37 @@ def test_without_psi_the_longest_wait_of_a_task_counts_and_is_said(tmp_path):
     assert sum(parts(between(tree, change), CPU, "web.service").values()) == 0.5
     reader = Reader(tmp_path)
     reader.look(0)
-    lacks = list(reader.lacks())
+    lacks = [lack.text for lack in reader.lacks()]
     assert [text.partition(":")[0] for text in lacks] == ["no PSI", "no /proc/pressure/memory", "no /proc/pressure/io"]
     assert all("boot with psi=1" in text for text in lacks)
+
+
+def test_files_longer_than_a_buffer_are_read_to_their_end(tree):
+    """A host of 256 CPUs has 34 KB of softnet_stat, and a group with 400 disks 20 KB of io.stat."""
+    disks = "".join(f"8:{number} rbytes={number} wbytes=0 rios=0 wios=0\n" for number in range(400))
+
+    def change():
+        if tree.is_v2:
+            tree.write(f"{CGROUP}/web.service/io.stat", disks)
+
+    row = f"{'00000001 00000002 00000003':<134}\n"
+    tree.write("proc/net/softnet_stat", row * 256)
+    tree.write("proc/vmstat", "nr_free_pages 12345\n" * 2000 + "pgmajfault 7\n")
+    reader = Reader(tree.root)
+    assert reader.read(0).host[-3:] == (7, 2 * 256, 3 * 256)
+    reader.close()
+    if tree.is_v2:
+        used = between(tree, change).shares[DISK]["web.service"].used
+        assert used == {f"8:{number}": number for number in range(1, 400)}
+
+
+def test_the_kernels_own_rows_are_read_to_their_end():
+    """The kernel gives at most a page of /proc/vmstat at a time."""
+    whole = Path("/proc/vmstat").read_text().split()
+    descriptor = os.open("/proc/vmstat", os.O_RDONLY)
+    read = reading._read(descriptor, has_rows=True).split()
+    os.close(descriptor)
+    assert [word.decode() for word in read[::2]] == whole[::2]
 
 
 def test_a_group_that_is_made_again_counts_nothing_at_first(tree):

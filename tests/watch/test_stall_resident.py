@@ -1,9 +1,13 @@
 """The program `partywall-watch`: options, metrics and readiness on a port, a file, the ring, and its end."""
 
 import contextlib
+import errno
 import http.client
 import os
+import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,10 +15,13 @@ import time
 
 import pytest
 
+from partywall import __version__
 from partywall.watch.stalls import resident
 from partywall.watch.stalls.reading import Reader
 from partywall.watch.stalls.resident import Options, Resident, parsed
-from tests.watch.hosts import Tree
+from partywall.watch.stalls.ring import lines
+from partywall.watch.stalls.serving import Server
+from tests.watch.hosts import S, Tree
 
 POLL_S, POLLS = 0.02, 1500
 LARGE = ("pydantic", "numpy", "pyarrow", "rich", "typer", "http.server", "asyncio")
@@ -92,17 +99,18 @@ def test_metrics_name_the_pairs_and_it_is_ready(tree):
         assert "partywall_watch_ready{} 1" in text
 
 
-def test_it_is_not_ready_while_something_is_not_seen(tmp_path):
+def test_what_a_host_does_not_show_is_said_and_it_is_ready_all_the_same(tmp_path):
+    """As on each node without PSI: a pod that is never ready ends no roll-out."""
     tree = Tree(tmp_path / "host", is_v2=False, psi=False)
     tree.group("web.service")
     with Running(tree) as running:
-        status, _, text = until(
-            lambda: answer if "PSI" in (answer := get(running.port, "/ready"))[2] else None, "it names nothing"
-        )
-        assert status == 503
+        text = until(lambda: said[2] if (said := get(running.port, "/ready"))[0] == 200 else "", "it is not ready")
+        assert text.startswith("ready\nmissing: no PSI")
         assert "boot with psi=1" in text
         assert any(line.startswith("missing: no PSI") for line in running.said)
-        assert "partywall_watch_ready{} 0" in get(running.port, "/metrics")[2]
+        metrics = get(running.port, "/metrics")[2]
+        assert "partywall_watch_ready{} 1" in metrics
+        assert 'partywall_watch_lacks{what="psi_memory"} 1' in metrics
 
 
 def test_only_two_pages_and_one_method_are_answered(tree):
@@ -134,7 +142,9 @@ def test_what_is_written_can_be_read_afterwards(tree, tmp_path):
         (["--from", "0%"], "--from must be greater than 0 and at most 100 %, got 0%"),
         (["--for", "5"], "--for: '5' is not a duration"),
         (["--for"], "--for: has no value"),
-        (["--perhaps"], "--perhaps: there is no such option"),
+        (["--perhaps"], "--perhaps: there is no such option — see partywall-watch --help"),
+        (["9753"], "9753: is not an option"),
+        (["--address", "192.0.2.1"], "--address: needs --port — add for example --port 9753"),
         (["--port=x", "--from=x"], "--from: 'x'"),
         (["--address", "here"], "--address: 'here' is not an address; write for example 127.0.0.1"),
     ],
@@ -142,6 +152,139 @@ def test_what_is_written_can_be_read_afterwards(tree, tmp_path):
 def test_wrong_options_are_said_with_a_remedy(words, said, capsys):
     assert resident.main(words) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--prot", "9753"], ["--prot=9753"]])
+def test_a_mistyped_option_is_one_mistake_with_a_guess(words, capsys):
+    assert resident.main(words) == 2
+    assert capsys.readouterr().err == "partywall-watch: --prot: there is no such option — did you mean --port?\n"
+
+
+def test_help_and_version_are_plain_text(capsys):
+    assert resident.main(["--help"]) == resident.main(["--version"]) == 0
+    said = capsys.readouterr().out
+    assert "`" not in said
+    assert said.endswith(f"\npartywall-watch {__version__}\n")
+
+
+def test_a_full_disk_ends_nothing_and_is_written_to_again(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(resident, "TEXTFILE_NS", 50_000_000)
+    monkeypatch.setattr("partywall.watch.stalls.watching.RING_NS", 50_000_000)
+    ring, textfile = tmp_path / "ring", tmp_path / "watch.prom"
+    ring.mkdir()
+    places = [*(ring / f"{minute:02}.jsonl" for minute in range(60)), textfile]
+    for place in places:
+        place.symlink_to("/dev/full")
+    with Running(tree, textfile=textfile, ring=ring) as running:
+        waited_s = 0
+
+        def waits():
+            nonlocal waited_s
+            waited_s += 1
+            tree.host(busy_s=3, cpu=1.0)
+            tree.group("batch.service", used_s=3 * waited_s)
+            tree.group("web.service", cpu=(waited_s, waited_s))
+            return get(running.port, "/ready")[2]
+
+        text = until(lambda: found if "the ring" in (found := waits()) else None, "the ring is not named")
+        assert f"missing: the textfile {textfile} cannot be written: No space left on device" in text
+        assert get(running.port, "/ready")[0] == 200
+        metrics = get(running.port, "/metrics")[2]
+        assert {'partywall_watch_lacks{what="ring"} 1', 'partywall_watch_lacks{what="textfile"} 1'} <= set(
+            metrics.splitlines()
+        )
+        pair = 'victim="web.service",suspect="batch.service",resource="cpu"'
+        until(lambda: waits() and pair in get(running.port, "/metrics")[2], "the totals do not go on")
+        for place in places:
+            place.unlink()
+        until(lambda: "cannot be written" not in waits(), "it is not written again")
+        assert {"the ring can be written again", "the textfile can be written again"} <= set(running.said)
+        assert sum("cannot be written" in line for line in running.said) == 2, "each is said once"
+    assert 'suspect="batch.service"' in textfile.read_text()
+    assert [line for line in lines(ring) if "pairs" in line]
+
+
+def test_a_place_that_is_wrong_is_refused_at_the_start(tree, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for option in ("--ring", "--textfile"):
+        assert resident.main([option, str(tmp_path / "file/below"), "--for", "1s"], tree.root) == 2
+        assert f"{option}: {tmp_path}/file/below cannot be written to: Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_served"), [("--port 0 --for 1s", True), ("--help", False), ("--version", False)]
+)
+@pytest.mark.parametrize(("to", "code"), [("| true", 0), (">/dev/full", 5), (">&-", 5)])
+def test_output_that_nobody_reads_or_that_has_no_room_is_no_traceback(arguments, is_served, to, code):
+    code = 0 if is_served else code
+    pipe = f'set -o pipefail; "$0" -m partywall.watch.stalls {arguments} {to}'
+    done = subprocess.run(
+        ["bash", "-c", pipe, sys.executable], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == code, done.stderr
+    assert re.fullmatch("(partywall-watch: cannot write: .* elsewhere\n)?", done.stderr)
+    assert bool(done.stderr) == bool(code)
+
+
+def test_without_readers_of_its_lines_it_goes_on_only_if_it_serves_something_else(tmp_path):
+    def say(_text):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    tree = Tree(tmp_path / "host", is_v2=False, psi=False)
+    tree.group("web.service")
+    with pytest.raises(BrokenPipeError):
+        Resident(Options(for_ns=S), Reader(tree.root), say).run()
+    served = Resident(Options(for_ns=S // 10, port=0), Reader(tree.root), say)
+    served.run()
+    assert "lines cannot be written: Broken pipe" in [lack.text for lack in served.lacks()]
+
+
+@pytest.fixture
+def without_descriptors():
+    """Uses up all descriptors of this process. Returns what gives some back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    taken = []
+
+    def use_up():
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    yield use_up
+    for descriptor in taken:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def serving(clients):
+    server = Server("127.0.0.1", 0, lambda _path: (200, "text/plain", "here\n"))
+    for client in clients:
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    return server
+
+
+def test_clients_are_answered_while_all_descriptors_are_in_use(without_descriptors):
+    clients = [socket.socket() for _ in range(3)]
+    server = serving(clients)
+    without_descriptors()
+    server.wait(time.monotonic_ns() + 200_000_000, time.monotonic_ns)
+    server.close()
+    assert all(client.recv(1000).startswith(b"HTTP/1.1 200") for client in clients)
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_no_descriptor_is_left_for_costs_no_cpu_time(without_descriptors, monkeypatch):
+    monkeypatch.setattr("partywall.watch.stalls.serving.CLIENTS_MAX", 0)
+    with socket.socket() as client:
+        server = serving([client])
+        without_descriptors()
+        spent_ns = time.process_time_ns()
+        server.wait(time.monotonic_ns() + 500_000_000, time.monotonic_ns)
+        assert time.process_time_ns() - spent_ns < 100_000_000
+        server.close()
 
 
 def test_options_are_read():

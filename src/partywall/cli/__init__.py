@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 import re
 import sys
 import traceback
@@ -12,18 +10,18 @@ from typing import NoReturn
 
 import typer
 
+from partywall import streams
 from partywall.cli import output
 from partywall.cli.app import app
 from partywall.errors import Exit, PartywallError, Problem, ProblemsError
 from partywall.processor import check_baseline
 
 INTERRUPTED = 130
-CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def main() -> NoReturn:
     """Runs the command line and ends the process with an exit code (see `partywall.errors`)."""
-    _open_streams()
+    streams.open_streams()
     # A terminal without line-drawing characters shows question marks instead of an error.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
@@ -42,32 +40,12 @@ def main() -> NoReturn:
                 Problem("interrupted by Ctrl-C", "run the same command again, with --resume if it kept a record"),
             )
         )
-    except BrokenPipeError:
-        # The reader of our output, such as `head`, has closed the pipe: this is no error.
-        _stop_output()
-        sys.exit(Exit.HOLDS)
+    except BrokenPipeError as error:
+        # The reader of our output, such as `head`, has closed the pipe.
+        sys.exit(streams.unwritten("partywall", error))
     except Exception as error:  # noqa: BLE001 - the last stop
         sys.exit(_unexpected(error))
-    sys.exit(_flushed(outcome if isinstance(outcome, int) else Exit.HOLDS))
-
-
-def _open_streams() -> None:
-    """Opens standard streams that the caller has closed, so that no other file gets their numbers.
-
-    Reading finds nothing and messages are lost. Output fails, because somebody may rely on it.
-    """
-    for number, name, mode, flags in (
-        (0, "stdin", "r", os.O_RDONLY),
-        (1, "stdout", "w", os.O_RDONLY),
-        (2, "stderr", "w", os.O_WRONLY),
-    ):
-        if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, flags)
-            if descriptor != number:
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-            os.set_inheritable(number, True)
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    sys.exit(streams.flushed("partywall", outcome if isinstance(outcome, int) else Exit.HOLDS))
 
 
 def _failed(code: int, *problems: Problem) -> int:
@@ -77,29 +55,8 @@ def _failed(code: int, *problems: Problem) -> int:
             output.failed(sys.argv[1:], code, problems)
             sys.stdout.flush()
         except OSError:
-            _stop_output()
+            streams.stop_output()
     return code
-
-
-def _flushed(outcome: int) -> int:
-    """Flushes standard output. Short output cannot fail before this."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return _unwritten(error)
-    return outcome
-
-
-def _unwritten(error: OSError) -> int:
-    _stop_output()
-    closed = error.errno == errno.EBADF
-    why = "standard output is closed; send it" if closed else f"{error.strerror}; free some space, or send the output"
-    sys.stderr.write(f"partywall: cannot write: {why} elsewhere\n")
-    return Exit.FAILED
-
-
-def _stop_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # Typer contains its own copy of click. This is the base class of its errors about a command line.
@@ -120,8 +77,8 @@ def _unexpected(error: Exception) -> int:
         # A group without a command prints its help, which needs no further advice.
         sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
         return _failed(Exit.USAGE, Problem(message, "see --help"))
-    if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
-        return _unwritten(error)
+    if isinstance(error, OSError) and error.errno in streams.CANNOT_WRITE:
+        return streams.unwritten("partywall", error)
     traceback.print_exc()
     sys.stderr.write(f"partywall: this is a bug: {error!r}; please report it with the lines above\n")
     return _failed(Exit.BUG, Problem(f"this is a bug: {error!r}", "please report it with the lines on standard error"))

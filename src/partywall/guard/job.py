@@ -45,6 +45,9 @@ class GuardJob(Job):
         Duration | None, Option("How long, e.g. 30s. Default: until Ctrl-C.", flag="--for", example="30s")
     ] = None
     every_ns: Annotated[Duration, Option("How often to report.", flag="--every", example="1s")] = 1_000_000_000
+    wait_for_vifs: Annotated[
+        bool, Option("Wait for interfaces, namespaces, sandboxes and domains that do not exist yet.", page="")
+    ] = False
     leave: Annotated[
         bool, Option("Keep hooks and rates in the kernel at the end; 'guard remove' removes them.", page="")
     ] = False

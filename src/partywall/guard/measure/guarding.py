@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from partywall.core.control import Control
-from partywall.errors import AgentError, Problem, UsageError
+from partywall.errors import AgentError, CapabilityError, Problem, ProblemsError, UsageError
 from partywall.events import Emit, Left, Note, Seen, Sinks
 from partywall.guard.change import changes, refuse
 from partywall.guard.check import IS_INSIDE, loads
@@ -16,7 +16,7 @@ from partywall.guard.findings import Means, SoFar
 from partywall.guard.job import GuardJob
 from partywall.guard.measure.ends import beside_hooks, check_sides
 from partywall.guard.measure.flatten import Flat, flatten
-from partywall.guard.measure.follow import Follower
+from partywall.guard.measure.follow import AGAIN_S, Follower
 from partywall.guard.measure.resolve import VifPlace, places, resolve_links
 from partywall.guard.measure.run import Kept, keep
 from partywall.guard.measure.source import AtSource
@@ -33,13 +33,34 @@ Located = Mapping[str, VifPlace]
 
 def enforce(job: GuardJob, record: GuardRecord, emit: Sinks) -> None:
     """Enforces the policy of a job until its time is up or Ctrl-C, the normal end."""
-    located, flat = _located(job)
-    with contextlib.suppress(KeyboardInterrupt), keep(flat, leave=job.leave, sources=_sources(job)) as kept:
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        located, kept = _begun(job, stack, emit)
         for note in _notes(kept):
             emit(note)
         for unmet in beside_hooks(located, resolve_links(job.wanted)):
             emit(Note(unmet, is_warning=True))
         _watch(job, Follower(job.wanted, located), kept, emit, _Changes(job, located, kept, record))
+
+
+def _begun(job: GuardJob, stack: contextlib.ExitStack, emit: Emit) -> tuple[Located, Kept]:
+    """Hooks every vif. A job that waits says once what is not there yet, and tries again.
+
+    So a guard that starts with the host meets guests that start later.
+    """
+    noted = ""
+    while True:
+        try:
+            located, flat = _located(job)
+            _check_sources(job, located)
+            return located, stack.enter_context(keep(flat, leave=job.leave, sources=_sources(job)))
+        except (UsageError, CapabilityError) as error:
+            if not _may_come(job, error):
+                raise
+            missing = "; ".join(": ".join(filter(None, (each.key, each.message))) for each in error.problems)
+        if missing != noted:
+            noted = missing
+            emit(Note(f"nothing is enforced yet: {missing}", is_warning=True))
+        time.sleep(AGAIN_S)
 
 
 def hooked(job: GuardJob) -> Iterator[str]:
@@ -53,9 +74,17 @@ def hooked(job: GuardJob) -> Iterator[str]:
 
 
 def check(job: GuardJob) -> None:
-    """Raises what is wrong with a place of the policy, or with the agents inside guests."""
-    located, _ = _located(job)
-    _check_sources(job, located)
+    """Raises what is wrong with a place of the policy, or with agents in guests. A job waits for what comes later."""
+    try:
+        located, _ = _located(job)
+        _check_sources(job, located)
+    except (UsageError, CapabilityError) as error:
+        if not _may_come(job, error):
+            raise
+
+
+def _may_come(job: GuardJob, error: ProblemsError) -> bool:
+    return job.wait_for_vifs and error.is_early
 
 
 def _located(job: GuardJob) -> tuple[Located, Flat]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -34,21 +35,30 @@ class VifPlace:
 
 def resolve(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]:
     """The place of every vif. UsageError with all that cannot be found."""
-    located, problems = _located(policy, netns)
-    if problems:
-        raise UsageError(*problems)
+    failures = Failures()
+    located = _located(policy, netns, failures)
+    failures.tell()
     return located
 
 
-def _located(policy: Policy, netns: Path) -> tuple[dict[str, VifPlace], list[Problem]]:
+def _located(policy: Policy, netns: Path, failures: Failures) -> dict[str, VifPlace]:
     located: dict[str, VifPlace] = {}
-    problems: list[Problem] = []
     for name, vif in policy.vifs.items():
-        try:
+        with failures.kept(), _named_as(f"vifs.{name}"):
             located[name] = locate(vif, netns)
-        except UsageError as error:
-            problems += [Problem(p.message, p.remedy, key=f"vifs.{name}") for p in error.problems]
-    return located, problems + _same(located)
+    with failures.kept():
+        _refuse_same(located)
+    return located
+
+
+@contextlib.contextmanager
+def _named_as(key: str) -> Iterator[None]:
+    """Names the part of the policy that a problem is about."""
+    try:
+        yield
+    except UsageError as error:
+        problems = (Problem(problem.message, problem.remedy, key=key) for problem in error.problems)
+        raise UsageError(*problems, is_early=error.is_early) from None
 
 
 def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, VifPlace], Mapping[str, VifPlace]]:
@@ -56,12 +66,9 @@ def places(policy: Policy, netns: Path = NETNS) -> tuple[Mapping[str, VifPlace],
 
     UsageError, for all at once, if a namespace or interface does not exist.
     """
-    located, problems = _located(policy, netns)
-    links: Mapping[str, VifPlace] = {}
     failures = Failures()
-    with failures.kept():
-        if problems:
-            raise UsageError(*problems)
+    located = _located(policy, netns, failures)
+    links: Mapping[str, VifPlace] = {}
     with failures.kept():
         links = resolve_links(policy, netns)
     with failures.kept():
@@ -75,16 +82,12 @@ def resolve_links(policy: Policy, netns: Path = NETNS) -> Mapping[str, VifPlace]
 
     UsageError, for all at once, if a namespace does not exist.
     """
-    located, problems = {}, []
+    located, failures = {}, Failures()
     for name, link in policy.by_link.items():
-        if not link.interface:
-            continue
-        try:
-            located[name] = _link(link, netns)
-        except UsageError as error:
-            problems += [Problem(p.message, p.remedy, key=".".join(link_path(name))) for p in error.problems]
-    if problems:
-        raise UsageError(*problems)
+        if link.interface:
+            with failures.kept(), _named_as(".".join(link_path(name))):
+                located[name] = _link(link, netns)
+    failures.tell()
     return located
 
 
@@ -103,8 +106,8 @@ def identity(namespace: str | None) -> tuple[int, int] | str:
     return (status.st_dev, status.st_ino)
 
 
-def _same(located: Mapping[str, VifPlace]) -> list[Problem]:
-    """Vifs that are the same interface under two names: a namespace's, or a domain's tap."""
+def _refuse_same(located: Mapping[str, VifPlace]) -> None:
+    """UsageError with the vifs that are the same interface under two names: a namespace's, or a domain's tap."""
     seen: dict[tuple[object, str], str] = {}
     problems = []
     for name, place in located.items():
@@ -114,7 +117,8 @@ def _same(located: Mapping[str, VifPlace]) -> list[Problem]:
             problems.append(
                 Problem(said, "name each interface once; flows: makes classes inside one", key=f"vifs.{name}")
             )
-    return problems
+    if problems:
+        raise UsageError(*problems)
 
 
 def look(policy: Policy, located: Mapping[str, VifPlace], links: Mapping[str, VifPlace]) -> None:
@@ -134,7 +138,7 @@ def look(policy: Policy, located: Mapping[str, VifPlace], links: Mapping[str, Vi
             remedy = f"interfaces there: {', '.join(known[:12])}; or name its namespace"
             problems.append(Problem(f"there is no interface {place.interface!r} {where}", remedy, key=key))
     if problems:
-        raise UsageError(*problems)
+        raise UsageError(*problems, is_early=True)
 
 
 def _key(vif: Vif) -> str:
@@ -178,8 +182,10 @@ def locate(vif: Vif, netns: Path = NETNS) -> VifPlace:
 def _namespace(text: str, netns: Path) -> str:
     path = Path(f"/proc/{text[4:]}/ns/net") if text.startswith("pid:") else netns / text
     if not _exists(path):
-        remedy = "is the process alive?" if text.startswith("pid:") else "'ip netns' lists those with names"
-        raise UsageError(Problem(f"there is no network namespace {text!r} ({path})", remedy))
+        of_process = text.startswith("pid:")
+        remedy = "is the process alive?" if of_process else "'ip netns' lists those with names"
+        # A later process with this number is another one.
+        raise UsageError(Problem(f"there is no network namespace {text!r} ({path})", remedy), is_early=not of_process)
     return str(path)
 
 
@@ -209,7 +215,8 @@ def _sandbox(name: str) -> str:
             "a sandbox exists only during its run, and needs backend: container, or qemu with network: bridge; "
             "start 'partywall guard run' after the run"
         )
-        raise UsageError(Problem(f"no run has a container called {own!r} now, or a guest with a tap", remedy))
+        said = f"no run has a container called {own!r} now, or a guest with a tap"
+        raise UsageError(Problem(said, remedy), is_early=True)
     if len(alive) > 1:
         raise UsageError(Problem(f"several runs have a sandbox {own!r}: {', '.join(alive)}", f"write RUN/{own}"))
     return f"/proc/{alive.popitem()[1]}/ns/net"
@@ -223,13 +230,15 @@ def _tap(domain: str, number: int) -> str:
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=VIRSH_S, check=False)
     except subprocess.TimeoutExpired:
         said = f"domain {domain!r}: virsh did not answer within {VIRSH_S:g} s"
-        raise CapabilityError(f"{said}; check that libvirtd is running, or give interface:") from None
+        raise CapabilityError(f"{said}; check that libvirtd is running, or give interface:", is_early=True) from None
     if ran.returncode != 0:
         said = " ".join(ran.stderr.strip().splitlines()[:1])
-        raise UsageError(Problem(f"libvirt domain {domain!r}: {said}", "'virsh list --all' lists them"))
+        # The same exit code if the domain is not defined, and if libvirtd does not answer yet.
+        raise UsageError(Problem(f"libvirt domain {domain!r}: {said}", "'virsh list --all' lists them"), is_early=True)
     taps = [line.split()[0] for line in ran.stdout.splitlines() if line.split()]
     if not taps or taps[0] == "-":
-        raise UsageError(Problem(f"libvirt domain {domain!r} has no tap now", "start it, and run again"))
+        said = f"libvirt domain {domain!r} has no tap now"
+        raise UsageError(Problem(said, "start it, and run again"), is_early=True)
     if number > len(taps):
         said = f"libvirt domain {domain!r} has no tap {number}; it has {len(taps)}: {', '.join(taps)}"
         raise UsageError(Problem(said, f"give tap: 1 to {len(taps)}"))

@@ -228,7 +228,8 @@ def _remove(client: AgentClient, name: str, hooks: list[Any]) -> list[str]:
 
 def _refuse(name: str, flat: Flat) -> None:
     if (pid := left.owner(name)) and pid != os.getpid():
-        raise UsageError(Problem(f"policy {name!r} is already enforced by process {pid}", "end that one first"))
+        said = f"policy {name!r} is already enforced by process {pid}"
+        raise UsageError(Problem(said, "end that one first"), is_early=True)
     mine = {_place(hook): vif for hook, vif in zip(flat.start["hooks"], flat.hooks, strict=True)}
     problems = []
     for state in sorted(state_root().glob("guard-*.json")):

@@ -32,8 +32,8 @@ TIMES, TIME_WRAP = (3, 7, 9, 10, 14, 16), 2**32
 """Places of times in ms, which the kernel prints as 32-bit numbers that wrap."""
 IN_FLIGHT, IN_FLIGHT_MAX = 8, 2**31
 """The only place that is no sum. Some kernels print -1, also as an unsigned number."""
-FEWEST_COUNTERS = 11
-"""Of a disk. Old kernels print 4 of a partition."""
+COUNTERS = (11, 15, 17)
+"""How many a disk has: before Linux 4.18, since then, and since 5.5. Old kernels print 4 of a partition."""
 NO_DEVICE = "(unknown)"
 """What the kernel prints for a device without a name, such as a path of an NVMe disk with several."""
 LOOK_NS = 5_000_000_000
@@ -261,7 +261,7 @@ class Reader:
         every, watched = {}, set(self.disks)
         for words in (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines()):
             name = self._disks.get(":".join(words[:2]))
-            if name in watched and len(counters := _last_numbers(words[3:])) >= FEWEST_COUNTERS:
+            if name in watched and (counters := _counters(words[2:], name)):
                 every[name] = counters
         return every
 
@@ -271,6 +271,18 @@ class Reader:
             return frozenset()
         are_counted = self._with_counters >= self._uncounted
         return frozenset(self.disks) - (self._counted if are_counted else frozenset())
+
+
+def _counters(words: Sequence[str], name: str) -> list[int]:
+    """The counters after a disk's name; none if there are too few. Words of a name may be numbers."""
+    own = name.split()
+    if list(words[: len(own)]) == own:
+        numbers = _last_numbers(words[len(own) :])
+    else:
+        # Of another name: as many as some kernel prints.
+        found = _last_numbers(words[1:])
+        numbers = found[len(found) - max((count for count in COUNTERS if count <= len(found)), default=0) :]
+    return numbers if len(numbers) >= COUNTERS[0] else []
 
 
 def _last_numbers(words: Sequence[str]) -> list[int]:

@@ -40,6 +40,7 @@ OPERATION = 65536
 """A request of a disk counts as these bytes, beside its own: small requests take time too."""
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+BUFFER = 16384
 ALL = ""
 """The place of memory, and of CPUs where no group is bound to some of them."""
 
@@ -86,6 +87,13 @@ class Interval(NamedTuple):
     length_ns: int
     shares: Mapping[str, Mapping[str, Share]]
     others: Mapping[str, Amounts]
+
+
+class Lack(NamedTuple):
+    """Something that is not seen, or not written. what: its kind, one of few; text: what it costs, and the remedy."""
+
+    what: str
+    text: str
 
 
 class Differences:
@@ -260,27 +268,30 @@ class Reader:
         """The names of all groups that are watched."""
         return frozenset(group.name for group in self._groups.values())
 
-    def lacks(self) -> Iterator[str]:
+    def lacks(self) -> Iterator[Lack]:
         """What this host does not show, what that costs, and the remedy."""
         for name, file in PRESSURES.items():
             if self._host_waited(name) is None:
                 how = "boot with psi=1"
                 if name == CPU and self._has_run_delay():
-                    yield f"no PSI: a wait for a CPU is that of one task, the longest; {how}"
+                    text = f"no PSI: a wait for a CPU is that of one task, the longest; {how}"
                 else:
-                    yield f"no /proc/pressure/{file}: no wait for {file} is seen; {how}"
+                    text = f"no /proc/pressure/{file}: no wait for {file} is seen; {how}"
+                yield Lack(f"psi_{name}", text)
         groups = self._groups.values()
         if self._host_waited(CPU) is not None:
             without = [group.name for group in groups if not group.read(self._pressure, "cpu.pressure")]
             if without:
-                yield (
+                yield Lack(
+                    "psi_of_groups",
                     f"no PSI of {_listed(without)}: waits for memory and disks are not seen, and a wait for a CPU is "
-                    "that of one task; boot with cgroup version 2, or put their processes into it too"
+                    "that of one task; boot with cgroup version 2, or put their processes into it too",
                 )
         if blind := [group.name for group in groups if self._cpu_ns(group, self._stat(group)) is None]:
-            yield f"CPU time of {_listed(blind)} is not counted, so it is the host's; enable the cpu controller"
+            text = f"CPU time of {_listed(blind)} is not counted, so it is the host's; enable the cpu controller"
+            yield Lack("cpu_time_of_groups", text)
         if self.left_out:
-            yield f"{self.left_out} groups are not watched: {GROUPS_MAX} are the most"
+            yield Lack("groups", f"{self.left_out} groups are not watched: {GROUPS_MAX} are the most")
 
     def _has_run_delay(self) -> bool:
         return len((kernel_text(f"{self._proc}/self/schedstat") or "").split()) == 3
@@ -456,8 +467,8 @@ class Reader:
     def _host(self) -> HostCount:
         times = [int(word) * TICK_NS for word in self._host_text("stat").partition(b"\n")[0].split()[1:9]]
         user, nice, system, _, _, irq, softirq, steal = [*times, *[0] * (8 - len(times))]
-        memory = self._host_text("vmstat")
-        softnet = [line.split() for line in self._host_text("net/softnet_stat").splitlines()]
+        memory = self._host_text("vmstat", has_rows=True)
+        softnet = [line.split() for line in self._host_text("net/softnet_stat", has_rows=True).splitlines()]
         return HostCount(
             busy_ns=user + nice + system + irq + softirq + steal,
             steal_ns=steal,
@@ -471,13 +482,13 @@ class Reader:
             softnet_squeezed=sum(int(words[2], 16) for words in softnet if len(words) > 2),
         )
 
-    def _host_text(self, name: str) -> bytes:
+    def _host_text(self, name: str, *, has_rows: bool = False) -> bytes:
         if name not in self._files:
             try:
                 self._files[name] = os.open(f"{self._proc}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 return b""
-        return _read(self._files[name])
+        return _read(self._files[name], has_rows=has_rows)
 
 
 BLKIO_LIMITS = tuple(f"blkio.throttle.{each}_device" for each in ("read_bps", "write_bps", "read_iops", "write_iops"))
@@ -501,12 +512,20 @@ def _more_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def _read(descriptor: int) -> bytes:
-    """A file from its beginning; empty if it is not open or its group has ended."""
+def _read(descriptor: int, *, has_rows: bool = False) -> bytes:
+    """A whole file; empty if it is not open or its group has ended.
+
+    has_rows: the kernel makes it row by row, and each read returns some rows, at most a page. Other files are made as a
+    whole (seq_file.rst), so a read that does not fill its buffer is their end; that saves a call for each of them.
+    """
     try:
-        return os.pread(descriptor, 16384, 0)
+        text = part = os.pread(descriptor, BUFFER, 0)
+        while part and (has_rows or len(part) == BUFFER):
+            part = os.pread(descriptor, BUFFER, len(text))
+            text += part
     except OSError:
         return b""
+    return text
 
 
 def _text(path: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`partywall-watch`: follows who waits for whom on this host, always, within a budget that it keeps itself.
+"""partywall-watch follows who waits for whom on this host, always, within a budget that it keeps itself.
 
 Usage: partywall-watch [OPTION VALUE]...
 
@@ -12,8 +12,10 @@ about, and one when it ends. It changes nothing, and needs no root where the fil
   --ring FOLDER      keep the last hour there, at most 4 MiB
   --from SHARE       a stall begins above this share of the time, by default 10%
   --for DURATION     end after it, e.g. 10m; by default it goes on until a signal
+  --version          print the version
 
 It uses at most 0.1 % of one CPU. Where that does not allow a reading every 5 seconds, it reads less often and says so.
+What cannot be written for a while, such as a file on a full disk, is said once and tried again.
 
 Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 130 interrupted before the end of --for.
 """
@@ -21,6 +23,8 @@ Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 130 interr
 from __future__ import annotations
 
 import contextlib
+import difflib
+import functools
 import gc
 import signal
 import socket
@@ -30,15 +34,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from partywall import units
+from partywall import __version__, streams, units
 from partywall.clock import Monotonic
 from partywall.errors import Exit, PartywallError, Problem, UsageError
 from partywall.files import write_whole
 from partywall.watch.stalls.budget import QUIET_NS, Budget
 from partywall.watch.stalls.detect import FROM
-from partywall.watch.stalls.reading import PAGE, RESOURCES, Reader
+from partywall.watch.stalls.reading import PAGE, RESOURCES, Lack, Reader
 from partywall.watch.stalls.ring import Ring
 from partywall.watch.stalls.serving import OPEN_METRICS, PLAIN, Answer, Server
 from partywall.watch.stalls.watching import Watching
@@ -48,6 +52,8 @@ GATE_NS = 1_000_000_000
 SLOW_NS = QUIET_NS + GATE_NS
 """Periods that are longer break the promise that a stall is found within some seconds."""
 INTERRUPTED = 130
+PROGRAM = "partywall-watch"
+SEE_HELP = f"see {PROGRAM} --help"
 
 
 @dataclass(frozen=True)
@@ -69,18 +75,26 @@ def parsed(words: Sequence[str]) -> Options:
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
-        if name not in OPTIONS:
-            problems.append(Problem("there is no such option", "see partywall-watch --help", key=word))
+        if not name.startswith("--"):
+            problems.append(Problem("is not an option", SEE_HELP, key=word))
             continue
         text = value if equals else next(rest, None)
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, 1)
+            problems.append(
+                Problem("there is no such option", f"did you mean {near[0]}?" if near else SEE_HELP, key=name)
+            )
+            continue
         if text is None:
-            problems.append(Problem("has no value", "see partywall-watch --help", key=name))
+            problems.append(Problem("has no value", SEE_HELP, key=name))
             continue
         field, parse = OPTIONS[name]
         try:
             found[field] = parse(text)
         except ValueError as error:
             problems.append(Problem(str(error), key=name))
+    if "address" in found and "port" not in found:
+        problems.append(Problem("needs --port", "add for example --port 9753", key="--address"))
     if problems:
         raise UsageError(*problems)
     return Options(**found)  # type: ignore[arg-type]
@@ -129,16 +143,20 @@ class Resident:
     def __init__(self, options: Options, reader: Reader, say: Callable[[str], None]) -> None:
         self._options, self._reader, self._say = options, reader, say
         self._clock = Monotonic()
-        ring = _ring(options.ring)
-        self._watching = Watching(say, time.time_ns, options.threshold, ring)
+        self._unwritten: dict[str, Lack] = {}
+        self._has_more = any(each is not None for each in (options.port, options.textfile, options.ring))
+        keep = None if options.ring is None else self._keep(options.ring)
+        self._watching = Watching(self._tell, time.time_ns, options.threshold, keep)
         self._server = None if options.port is None else Server(options.address, options.port, self._answer)
         if self._server is not None:
-            say(f"metrics: http://{options.address}:{self._server.port}/metrics")
+            self._tell(f"metrics: http://{options.address}:{self._server.port}/metrics")
         self._read_ns = self._written_ns = 0
         self._is_slow = self._is_over = False
         self._said: set[str] = set()
-        self._lacks: list[str] = []
+        self._lacks: list[Lack] = []
         self._text = (0, "")
+        if options.textfile is not None:
+            _tried(options.textfile, "--textfile", functools.partial(self._write, options.textfile))
 
     def run(self) -> None:
         """Watches until its time is over, or until a signal. The start is not part of the budget."""
@@ -181,17 +199,17 @@ class Resident:
         self._judge_period(since_ns)
         if self._options.textfile is not None and now_ns - self._written_ns >= TEXTFILE_NS:
             self._written_ns = now_ns
-            self._write(self._options.textfile)
+            self._attempt("textfile", self._options.textfile, functools.partial(self._write, self._options.textfile))
 
     def _read(self, now_ns: int, asked: Iterable[str]) -> None:
         if self._reader.look(now_ns):
             self._watching.differences.cells = self._reader.cells
             self._lacks = list(self._reader.lacks())
-            for text in self._lacks:
-                if text not in self._said:
-                    self._say(f"missing: {text}")
+            texts = {lack.text: None for lack in self._lacks}
+            for text in texts.keys() - self._said:
+                self._tell(f"missing: {text}")
             # A text that is not true any more is said again when it is.
-            self._said = set(self._lacks)
+            self._said = set(texts)
         self._watching.take(self._reader.read(now_ns, asked), self._reader.names)
         self._read_ns = now_ns
 
@@ -208,8 +226,12 @@ class Resident:
             self._say("all groups are read as often as promised again")
         self._is_slow = is_slow
 
+    def lacks(self) -> list[Lack]:
+        """What this host does not show, and what cannot be written now. It is ready all the same."""
+        return [*self._lacks, *self._unwritten.values()]
+
     def unready(self) -> list[str]:
-        """What the watch promises and cannot see now."""
+        """Why it does not read as often as it promises."""
         late = (
             [] if not self._is_slow else ["all groups are read less often than every 5 s: the budget does not allow it"]
         )
@@ -217,14 +239,15 @@ class Resident:
             late = [f"the last reading was {units.format_duration(self._clock.now_ns() - self._read_ns)} ago"]
         if not self._watching.period_ns:
             late = ["nothing was read twice yet"]
-        return late + self._lacks
+        return late
 
     def _answer(self, path: str) -> Answer:
         if path == "/metrics":
             return 200, OPEN_METRICS, self._served()
         if path == "/ready":
             reasons = self.unready()
-            return (503, PLAIN, "\n".join([*reasons, ""])) if reasons else (200, PLAIN, "ready\n")
+            missing = (f"missing: {lack.text}" for lack in self.lacks())
+            return 503 if reasons else 200, PLAIN, "\n".join([*(reasons or ["ready"]), *missing, ""])
         return 404, PLAIN, "there are /metrics and /ready\n"
 
     def _served(self) -> str:
@@ -244,31 +267,62 @@ class Resident:
             "cpu_seconds_total": _spent_ns() / 1e9,
             "resident_bytes": _resident_bytes(),
         }
-        lines = watching.totals.lines(watching.host, watching.detector.now, own, is_open=is_open)
+        lacks = {lack.what for lack in self.lacks()}
+        lines = watching.totals.lines(watching.host, watching.detector.now, own, lacks, is_open=is_open)
         return "\n".join([*lines, *(["# EOF"] if is_open else []), ""])
 
     def _write(self, file: Path) -> None:
+        write_whole(file, self.text(is_open=False), 0o644)
+
+    def _keep(self, folder: Path) -> Callable[[int, dict[str, Any]], None]:
+        """Makes the ring. Returns what adds a line to it."""
+        ring = Ring(folder)
+        _tried(folder, "--ring", ring.make)
+        return lambda at_ns, line: self._attempt("ring", folder, lambda: ring.add(at_ns, line))
+
+    def _tell(self, text: str) -> None:
+        """Says a line. If nobody can read lines any more, the rest goes on, if there is any."""
         try:
-            write_whole(file, self.text(is_open=False), 0o644)
+            self._say(text)
         except OSError as error:
-            raise UsageError(Problem(f"{file} cannot be written: {error.strerror}", key="--textfile")) from None
+            if not self._has_more:
+                raise
+            self._unwritten["lines"] = Lack("lines", f"lines cannot be written: {error.strerror}")
+        else:
+            self._unwritten.pop("lines", None)
+
+    def _attempt(self, what: str, place: Path, write: Callable[[], None]) -> None:
+        """Writes to a disk that may be full for a while. That ends nothing, and it is tried again the next time."""
+        try:
+            write()
+        except OSError as error:
+            text = f"the {what} {place} cannot be written: {error.strerror}; it is tried again"
+            if what not in self._unwritten:
+                self._tell(f"missing: {text}")
+            self._unwritten[what] = Lack(what, text)
+        else:
+            if self._unwritten.pop(what, None):
+                self._tell(f"the {what} can be written again")
 
     def _end(self) -> None:
         if self._options.ring is not None:
             self._watching.keep(self._clock.now_ns())
         if self._options.textfile is not None:
-            self._write(self._options.textfile)
+            self._attempt("textfile", self._options.textfile, functools.partial(self._write, self._options.textfile))
         if self._server is not None:
             self._server.close()
         self._reader.close()
 
 
-def _ring(folder: Path | None) -> Ring | None:
+def _tried(place: Path, option: str, write: Callable[[], None]) -> None:
+    """Writes to a place for the first time. UsageError if it is a wrong one; a disk may be full for a while."""
     try:
-        return None if folder is None else Ring(folder)
+        write()
     except OSError as error:
-        said = f"{folder} cannot be written to: {error.strerror}"
-        raise UsageError(Problem(said, "give another folder", key="--ring")) from None
+        if error.errno not in streams.CANNOT_WRITE:
+            raise UsageError(
+                Problem(f"{place} cannot be written to: {error.strerror}", "give another place", key=option)
+            ) from None
 
 
 def _spent_ns() -> int:
@@ -292,19 +346,37 @@ def _end(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def main(words: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     """Runs the program. Returns its exit code."""
-    words = sys.argv[1:] if words is None else words
+    streams.open_streams()
+    try:
+        return streams.flushed(PROGRAM, _ran(sys.argv[1:] if words is None else words, root))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno in streams.CANNOT_WRITE:
+            return streams.unwritten(PROGRAM, error)
+        raise
+
+
+def _ran(words: Sequence[str], root: Path) -> int:
     if {"--help", "-h"} & set(words):
-        print((__doc__ or "").strip())  # noqa: T201
+        _say((__doc__ or "").strip())
+        return Exit.HOLDS
+    if "--version" in words:
+        _say(f"{PROGRAM} {__version__}")
         return Exit.HOLDS
     try:
         options = parsed(words)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
-        Resident(options, Reader(root), _say).run()
+        watch = Resident(options, Reader(root), _say)
+        try:
+            watch.run()
+        finally:
+            if "lines" in {lack.what for lack in watch.lacks()}:
+                # It has gone on without readers of its lines, so they are no reason to end with an error.
+                streams.stop_output()
     except _Ended:
         return INTERRUPTED if options.for_ns is not None else Exit.HOLDS
     except PartywallError as error:
-        print(f"partywall-watch: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{PROGRAM}: {error}", file=sys.stderr)  # noqa: T201
         return error.exit
     return Exit.HOLDS
 

@@ -6,7 +6,9 @@ A line is what happened in some seconds: `pairs` of victim, suspect, resource an
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,23 +21,26 @@ FILE_MAX = 65536
 
 
 class Ring:
-    """Writes lines. folder: is made. OSError if it cannot be written to."""
+    """Writes lines into a folder, which it makes. Each method raises OSError if that is not possible now."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
         self._minute, self._size = -1, 0
+
+    def make(self) -> None:
+        """Makes the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, at_ns: int, line: dict[str, Any]) -> None:
         """Adds a line. at_ns: since the epoch."""
         minute = at_ns // (60 * 10**9)
         file = self._folder / f"{minute % MINUTES:02}.jsonl"
         if minute != self._minute:
-            self._minute = minute
+            self.make()
             is_ours = _minute_of(file) == minute
             if not is_ours:
                 file.write_bytes(b"")
-            self._size = file.stat().st_size
+            self._minute, self._size = minute, file.stat().st_size
         text = json.dumps({"at_ns": at_ns} | line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
         if self._size + len(text) > FILE_MAX:
             if self._size <= FILE_MAX:
@@ -46,14 +51,17 @@ class Ring:
 
     def _append(self, file: Path, text: bytes) -> None:
         with whole_lines(file) as stream:
-            stream.write(text)
-        self._size += len(text)
+            written = stream.write(text)
+        self._size += written
+        if written < len(text):
+            # The disk is full. Readers skip half a line.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
 
 
 def _minute_of(file: Path) -> int | None:
     """The minute of a file's first line; None if it has none."""
     with contextlib.suppress(OSError, ValueError), file.open("rb") as stream:
-        line = decoded(stream.readline())
+        line = decoded(stream.readline(FILE_MAX))
         if line is not None and isinstance(line.get("at_ns"), int):
             return int(line["at_ns"]) // (60 * 10**9)
     return None

@@ -1,11 +1,12 @@
 """A small HTTP server in the watch's own loop: /metrics and /ready.
 
-It has no threads, and never waits for a client. A request that is not complete within some seconds is dropped.
+It has no threads, and never waits for a client. A request that is not complete within some seconds is dropped. Files
+of many groups may use up all descriptors, so those of its clients are reserved.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -38,6 +39,8 @@ class Server:
     def __init__(self, address: str, port: int, answer: Callable[[str], Answer]) -> None:
         self._answer = answer
         self._clients: dict[int, _Client] = {}
+        self._reserved: list[int] = []
+        self._reserve()
         try:
             kind = socket.AF_INET6 if ":" in address else socket.AF_INET
             self._socket = socket.create_server((address, port), family=kind, backlog=16)
@@ -47,10 +50,10 @@ class Server:
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
 
     def wait(self, until_ns: int, now: Callable[[], int]) -> None:
         """Serves until a time of the clock `now`."""
+        self._poll.register(self._socket, select.POLLIN)
         while (left_ns := until_ns - now()) > 0:
             for descriptor, _ in self._poll.poll(left_ns / 1e6):
                 if descriptor == self._socket.fileno():
@@ -64,16 +67,37 @@ class Server:
         for client in list(self._clients.values()):
             self._end(client)
         self._socket.close()
+        for descriptor in self._reserved:
+            os.close(descriptor)
+        self._reserved.clear()
+
+    def _reserve(self) -> None:
+        """Opens as many files as clients may come, to have their descriptors."""
+        try:
+            while len(self._reserved) + len(self._clients) < CLIENTS_MAX:
+                self._reserved.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError:
+            # Tried again after the next client.
+            return
 
     def _accept(self, now_ns: int) -> None:
-        with contextlib.suppress(OSError):
+        if self._reserved:
+            os.close(self._reserved.pop())
+        try:
             connection, _ = self._socket.accept()
-            if len(self._clients) >= CLIENTS_MAX:
-                connection.close()
-                return
-            connection.setblocking(False)
-            self._clients[connection.fileno()] = _Client(connection, now_ns + PATIENCE_NS)
-            self._poll.register(connection, select.POLLIN)
+        except (BlockingIOError, ConnectionError):
+            self._reserve()
+            return
+        except OSError:
+            # No descriptor is left. The client stays in the queue, so the socket is not asked before the next turn.
+            self._poll.unregister(self._socket)
+            return
+        if len(self._clients) >= CLIENTS_MAX:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection.fileno()] = _Client(connection, now_ns + PATIENCE_NS)
+        self._poll.register(connection, select.POLLIN)
 
     def _serve(self, client: _Client) -> None:
         try:
@@ -112,3 +136,4 @@ class Server:
         if self._clients.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
         client.connection.close()
+        self._reserve()

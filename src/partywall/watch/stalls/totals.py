@@ -7,7 +7,7 @@ that has not grown for an hour gives its room to another pair, and disappears.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from partywall.core.report.prometheus import family, sample
 from partywall.watch.stalls.detect import Stall
@@ -95,8 +95,10 @@ class Totals:
         """The sums in ns."""
         return self._sums
 
-    def lines(self, host: HostCount, now: list[Stall], own: Mapping[str, float], *, is_open: bool) -> Iterator[str]:
-        """The metrics, without an end. own: figures of the watch itself. is_open: as OpenMetrics."""
+    def lines(
+        self, host: HostCount, now: list[Stall], own: Mapping[str, float], lacks: Iterable[str], *, is_open: bool
+    ) -> Iterator[str]:
+        """The metrics, without an end. own: figures of the watch itself; lacks: kinds. is_open: as OpenMetrics."""
         yield from family(PAIRS, STALLED, "counter", self._samples(), is_open=is_open)
         for field, (name, about, scale) in HOST.items():
             value = getattr(host, field) / scale
@@ -109,10 +111,13 @@ class Totals:
             about = OWN[name]
             kind = "counter" if name.endswith("_total") else "gauge"
             yield from family(f"partywall_watch_{name}", about, kind, [({}, value)], is_open=is_open)
+        missing = [({"what": what}, 1) for what in sorted(lacks)]
+        yield from family("partywall_watch_lacks", LACKS, "gauge", missing, is_open=is_open)
 
 
+LACKS = "1 for each thing that this host does not show, or that the watch cannot write now; /ready says more."
 OWN = {
-    "ready": "1 if everything that the watch promises is seen.",
+    "ready": "1 if the watch reads as often as it promises.",
     "groups": "Groups that are watched.",
     "period_seconds": "Time between the last two readings of all groups.",
     "cpu_seconds_total": "CPU time of the watch itself.",

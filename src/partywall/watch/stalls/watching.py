@@ -1,12 +1,12 @@
-"""One watch: takes snapshots, and gives lines, totals and the ring what they need. Pure but for the ring's files."""
+"""One watch: takes snapshots, and gives lines, totals and the ring what they need. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from partywall.watch.stalls.detect import Detector, Stall
 from partywall.watch.stalls.reading import RESOURCES, Differences, HostCount, Interval, Snapshot
-from partywall.watch.stalls.ring import Ring
 from partywall.watch.stalls.rule import Pair, divided
 from partywall.watch.stalls.said import sentence
 from partywall.watch.stalls.totals import Totals
@@ -17,10 +17,17 @@ RING_PAIRS = 50
 
 
 class Watching:
-    """What is known of the groups so far. say: takes a line for people; wall: ns since the epoch."""
+    """What is known of the groups so far.
+
+    say: takes a line for people; wall: ns since the epoch; ring: takes a time and a line for the last hour.
+    """
 
     def __init__(
-        self, say: Callable[[str], None], wall: Callable[[], int], threshold: float, ring: Ring | None = None
+        self,
+        say: Callable[[str], None],
+        wall: Callable[[], int],
+        threshold: float,
+        ring: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
         self._say, self._wall, self._ring = say, wall, ring
         self.differences = Differences()
@@ -68,7 +75,7 @@ class Watching:
         text = sentence(stall, at_ns)
         self._say(text)
         if self._ring is not None:
-            self._ring.add(at_ns, {"stall": text})
+            self._ring(at_ns, {"stall": text})
 
     def keep(self, now_ns: int) -> None:
         """Writes the pairs since the last time into the ring."""
@@ -76,6 +83,6 @@ class Watching:
         rows = [[*key, round(stalled_ns / 1e6, 3)] for key, stalled_ns in largest if stalled_ns >= 1_000_000]
         if self._ring is not None and rows:
             length_ms = (now_ns - self._kept_from_ns) // 10**6
-            self._ring.add(self._wall(), {"length_ms": length_ms, "pairs": rows})
+            self._ring(self._wall(), {"length_ms": length_ms, "pairs": rows})
         self._kept.clear()
         self._kept_from_ns = now_ns

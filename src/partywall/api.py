@@ -50,8 +50,6 @@ from partywall.load.capability import LoadJob, Loads
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
-from partywall.migrate import check as migration_plans
-from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.run import stages
 from partywall.run.capability import RunJob, Runs, changes
 from partywall.run.record import RunDirectory
@@ -90,7 +88,6 @@ __all__ = [
     "print_event",
     "resume_record",
     "run_load",
-    "run_migration",
     "run_scenario",
     "run_study",
     "simulate_consolidation",
@@ -236,14 +233,6 @@ def run_load(
         job = LoadJob(f"{loaded.plan.name} ({target})", compiled(loaded), loaded)
     options = replace(_options(out), memory_wait_ns=_wait_ns(wait_for_memory))
     return _measured(lambda emit: Loads().measure(job, options, emit), on_event)
-
-
-def run_migration(
-    plan: str | Path, *, advise: bool = False, out: str | Path | None = None, on_event: Emit = silent
-) -> Result:
-    """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
-    job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
-    return _measured(lambda emit: Migrations().measure(job, _options(out), emit), on_event)
 
 
 def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:

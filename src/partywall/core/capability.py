@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
+from partywall import registry
 from partywall.core.job import Action, J, Job
 from partywall.core.record import JobRecord, Record, stamped
 from partywall.core.stats.estimate import Outcome
@@ -30,11 +31,15 @@ EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INC
 
 @dataclass(frozen=True)
 class Outline:
-    """What would be measured, one item a line, and how long it takes. tables: what is shown above the lines."""
+    """What would be measured, one item a line, and how long it takes. tables: what is shown above the lines.
+
+    forecast: what is predicted of the findings; its values are in the document of the command.
+    """
 
     lines: tuple[str, ...]
     seconds: float
     tables: tuple[Table, ...] = ()
+    forecast: Report | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,11 @@ class Capability(ABC, Generic[J, JR, F]):
         """Raises a UsageError or CapabilityError with everything that prevents the job."""
         self.outline(job, options)
 
+    def foretell(self, job: J, options: Options, emit: Emit) -> Outline:
+        """As `outline`, with what is predicted of the findings, which may take some seconds."""
+        del emit
+        return self.outline(job, options)
+
     def adjustable(self, record: JR) -> str:
         """The text of what a running job can be changed to, as it is now; for an editor."""
         del record
@@ -152,15 +162,16 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def begin(self, job: J, options: Options, emit: Emit) -> JR | None:
         """Checks a job, and carries it out. Returns its record; None if none is kept."""
-        self.check(job, options)
         if self.only_with_out and options.out is None:
+            self.check(job, options)
             emit(Started(None))
             self.measure(self.record.kept_nowhere(job), options, emit)
             return None
-        word = job.verb if len(self.jobs) > 1 else ""
-        path = options.folder(stamped("-".join(filter(None, (self.name, word)))))
+        path = options.folder(stamped(self.named(job, job.subject)))
         words = " ".join(self._resuming(job))
         instead = "" if self.why_not(job) else f", or continue it: partywall {words} --resume {path}"
+        self.record.expect_none(path, instead)
+        self.check(job, options)
         record = self.record.create(path, job, options.host.facts, instead)
         with record.exclusive():
             try:
@@ -169,6 +180,10 @@ class Capability(ABC, Generic[J, JR, F]):
                 record.drop_if_bare()
                 raise
         return record
+
+    def named(self, job: Job | type[Job], subject: str) -> str:
+        """What the name of a job's record begins with."""
+        return "-".join(filter(None, (self.name, job.verb if len(self.jobs) > 1 else "", subject)))
 
     def _carry_out(self, record: JR, job: Job, options: Options, emit: Emit) -> None:
         emit(Started(record.path))
@@ -191,7 +206,7 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def _resuming(self, job: Job) -> tuple[str, ...]:
         """The command of a job, without `partywall`."""
-        return (self.record.MADE_BY.split()[1], *filter(None, [job.verb]))
+        return (registry.command(self.name), *filter(None, [job.verb]))
 
     def resume(self, record: JR, options: Options, emit: Emit) -> None:
         """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
@@ -201,6 +216,7 @@ class Capability(ABC, Generic[J, JR, F]):
             if record.is_ended:
                 finished(record, emit)
             else:
+                self.check(record.job, options)
                 self._carry_out(record, record.job, options, emit)
 
     def outcome(self, findings: F) -> Exit:

@@ -73,10 +73,10 @@ class Record:
         write_whole(self.path / name, content, durable=True)
 
     @staticmethod
-    def expect_none(path: Path) -> None:
-        """UsageError if something exists where one is to be made later."""
+    def expect_none(path: Path, instead: str = "") -> None:
+        """UsageError if something exists where one is to be made later. instead: an alternative for the message."""
         if path.exists():
-            raise _exists(path)
+            raise _exists(path, instead)
 
     @classmethod
     def is_one(cls, path: Path) -> bool:
@@ -280,6 +280,10 @@ class JobRecord(Record, Generic[J]):
     def about(self) -> dict[str, Any]:
         """The file that identifies the record."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
+
+    def learn(self, **facts: Any) -> None:
+        """Adds facts that are known after the start to that file."""
+        self.put(self.MARK, json.dumps(self.about | facts, indent=1))
 
     @cached_property
     def job(self) -> J:

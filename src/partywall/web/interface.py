@@ -160,7 +160,9 @@ class Interface:
 
     async def policy_schema(self, request: Request) -> Response:
         del request
-        return JSONResponse(made.model_of("guard").model_json_schema(), headers={"cache-control": "max-age=3600"})
+        return JSONResponse(
+            made.document_of("guard").model.model_json_schema(), headers={"cache-control": "max-age=3600"}
+        )
 
 
 JOB_ACTIONS = {

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from partywall import units
@@ -81,6 +82,26 @@ class Table:
         chosen = [row for place, row in enumerate(self.rows) if most is None or place < most or self.keeps(row)]
         every = [*chosen, *self.sums] if chosen else []
         return [[column.cell(row) for column in self.shown(on_page=on_page)] for row in every]
+
+
+def of_texts(
+    identity: str,
+    title: str,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    only_page: Container[str] = (),
+    **more: Any,
+) -> Table:
+    """A table of texts for people alone, of which the first column is a name.
+
+    only_page: titles of columns that a terminal does not show. more: further arguments of the table.
+    """
+    columns = tuple(
+        Column(each, each, on=On.PAGE if each in only_page else On.EVERYWHERE, text=itemgetter(each) if place else None)
+        for place, each in enumerate(titles)
+    )
+    return Table(identity, title, columns, [dict(zip(titles, row, strict=True)) for row in rows], in_rows=False, **more)
 
 
 @dataclass(frozen=True)

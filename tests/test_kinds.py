@@ -14,6 +14,7 @@ from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.cli import main, report
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.job import SimulationJob
 from partywall.consolidate.record import ConsolidationDirectory
 from partywall.core.capability import Options
 from partywall.core.record import Record
@@ -94,7 +95,7 @@ def consolidation(path: Path) -> Record:
             "guests": {"g": {"host": "a"}},
         }
     )
-    record = ConsolidationDirectory.create(path, "simulation", cluster, {}, {})
+    record = ConsolidationDirectory.create(path, SimulationJob(cluster=cluster), {})
     record.end()
     return record
 

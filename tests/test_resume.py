@@ -7,8 +7,8 @@ import pytest
 
 from partywall import kinds
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, SimulationJob
-from partywall.consolidate.placement import traces
+from partywall.consolidate.capability import Consolidations
+from partywall.consolidate.job import SimulationJob
 from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import Note, silent
@@ -204,9 +204,9 @@ def test_a_calibration_is_not_continued_after_a_restart_of_the_host(monkeypatch,
 
 def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_path):
     cluster = check.load(check.find("cluster"))
-    job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 1)),), ("static",), 3, 1)
+    job = SimulationJob(cluster=cluster, policies=("static",), orders=3)
     options, kept = Options(fake_host(), tmp_path / "whole"), Consolidations()
-    whole = kept.measure(job, options, silent).evidence().simulations
+    whole = kept.begin(job, options, silent).evidence().simulations
     notes = []
 
     def interrupting(event):
@@ -217,7 +217,7 @@ def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_p
 
     options = replace(options, out=tmp_path / "part")
     with pytest.raises(KeyboardInterrupt):
-        kept.measure(job, options, interrupting)
+        kept.begin(job, options, interrupting)
     record = kinds.opened(tmp_path / "part")
     assert [each.order for each in record.evidence().simulations] == [0]
     kept.resume(record, options, silent)
@@ -227,7 +227,7 @@ def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_p
 
 def test_a_simulation_whose_traces_have_changed_is_not_continued(tmp_path):
     cluster = check.load(check.find("cluster"))
-    job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 2)),), ("static",), 1, 1)
+    job = SimulationJob(cluster=cluster, policies=("static",))
     options = Options(fake_host(), tmp_path / "part")
 
     def interrupt(event):
@@ -235,6 +235,7 @@ def test_a_simulation_whose_traces_have_changed_is_not_continued(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Consolidations().measure(job, options, interrupt)
+        Consolidations().begin(job, options, interrupt)
+    kinds.opened(tmp_path / "part").learn(digests={"generated, seed 1": "of another trace"})
     with pytest.raises(UsageError, match="trace generated, seed 1 has changed"):
         Consolidations().resume(kinds.opened(tmp_path / "part"), options, silent)

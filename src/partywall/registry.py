@@ -23,9 +23,9 @@ OWN = {
     "fleet": "partywall.fleet.capability:Fleets",
     "study": "partywall.study.capability:Studies",
 }
-MADE = ("blame", "fleet", "guard", "migration", "power", "trace", "watch")
+MADE = ("blame", "consolidation", "fleet", "guard", "migration", "power", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
-COMMANDS = {"migration": "migrate"}
+COMMANDS = {"consolidation": "consolidate", "migration": "migrate"}
 """The commands of capabilities whose own name is another word."""
 
 

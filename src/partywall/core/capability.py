@@ -87,12 +87,12 @@ class Capability(ABC, Generic[J, JR, F]):
 
     Modules that draw are imported when they are used.
 
-    jobs: each is a command. actions: commands that measure nothing. rows: what the rows of a report are called.
-    doing: what it does, for those who watch. keeps: what goes on if a listener fails. disturbs: whether it and other
-    measurements of a host disturb each other. cannot_resume: why its records cannot be continued. only_with_out:
-    whether it keeps a record only if its path is given, because a job may go on for months. adjusts: what of a running
-    job can be changed, as a request to it says (`core.control`); empty if nothing. metrics: makes what a metrics file
-    says; None if there is none.
+    jobs: each is a command. actions: commands that measure nothing. rows: what the rows of a report are called; empty
+    if its JSON document has them in another form. doing: what it does, for those who watch. keeps: what goes on if a
+    listener fails. disturbs: whether it and other measurements of a host disturb each other. cannot_resume: why its
+    records cannot be continued. only_with_out: whether it keeps a record only if its path is given, because a job may
+    go on for months. adjusts: what of a running job can be changed, as a request to it says (`core.control`); empty if
+    nothing. metrics: makes what a metrics file says; None if there is none.
     """
 
     jobs: ClassVar[tuple[type[Job], ...]]
@@ -183,7 +183,7 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def named(self, job: Job | type[Job], subject: str) -> str:
         """What the name of a job's record begins with."""
-        return "-".join(filter(None, (self.name, job.verb if len(self.jobs) > 1 else "", subject)))
+        return "-".join(filter(None, (self.name, subject or (job.verb if len(self.jobs) > 1 else ""))))
 
     def _carry_out(self, record: JR, job: Job, options: Options, emit: Emit) -> None:
         emit(Started(record.path))
@@ -210,8 +210,10 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def resume(self, record: JR, options: Options, emit: Emit) -> None:
         """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
-        if self.cannot_resume or self.why_not(record.job):
-            refuse_to_resume(record, self.cannot_resume or self.why_not(record.job))
+        if self.cannot_resume:
+            refuse_to_resume(record, self.cannot_resume)
+        if why := self.why_not(record.job):
+            refuse_to_resume(record, why, f"start a new one: partywall {' '.join(self._resuming(record.job))}")
         with record.exclusive():
             if record.is_ended:
                 finished(record, emit)

@@ -55,7 +55,7 @@ class Option:
 class Asked:
     """A field of a job as it is asked for. type: the type of one value, as people know it.
 
-    document: the document that the value is; None if it is none. A page's editor gives its text.
+    document: the document that the value is; None if it is none.
     """
 
     name: str
@@ -178,7 +178,7 @@ def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
     default = None if info.is_required() else info.default
     document = _mark(info, Document)
     if isinstance(inside, type) and issubclass(inside, TextFile):
-        document = Document(inside.MODEL, inside.model_validate)
+        document = Document(inside.MODEL, inside.model_validate, edited=True)
     return Asked(name, option, type_, is_list, info.is_required(), default, document)
 
 

@@ -14,7 +14,7 @@ from partywall.errors import Problem, UsageError
 from partywall.migrate import check
 from partywall.migrate.document import MigrationPlan
 
-PLAN = Document(MigrationPlan, lambda file: check.load(file, shipped()), check.find, check.names)
+PLAN = Document(MigrationPlan, lambda file: check.load(file, shipped()), check.find, check.names, edited=True)
 
 
 class MigrationJob(Job):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from partywall import units
-from partywall.core.report.value import Column, Lines, On, Report, Section, Table, of_texts
+from partywall.core.report.value import Column, Lines, On, Report, Section, Table, of_texts, shown, spread
 from partywall.core.stats.estimate import Estimate, Span
 from partywall.migrate.document import (
     METRICS,
@@ -340,22 +340,16 @@ def _figures(forecast: Prediction, measured: Mapping[str, Measured]) -> Iterator
 def _measured(key: str, measured: Measured | None) -> str:
     """A mean, with its interval if there are enough moves."""
     if measured is None or measured.low is None or measured.high is None:
-        return "–" if measured is None else _plain(key, measured.value)
-    return _span(key, Span(value=measured.value, low=measured.low, high=measured.high))
+        return shown(measured.value if measured else None, _unit(key))
+    return spread(Span(value=measured.value, low=measured.low, high=measured.high), _unit(key))
 
 
 def _span(key: str, span: Span | None) -> str:
-    """A figure with its interval, whose ends have their unit in common if they can."""
-    if span is None:
-        return "–"
-    value, low, high = (_plain(key, each) for each in (span.value, span.low, span.high))
-    unit = high[high.index("\N{NO-BREAK SPACE}") :]
-    return f"{value} ({low.removesuffix(unit)} to {high})"
+    return spread(span, _unit(key)) if span else "–"
 
 
-def _plain(key: str, value: float) -> str:
-    # A figure stays with its unit.
-    return (units.format_bytes(value) if key.endswith("bytes") else _time(value)).replace(" ", "\N{NO-BREAK SPACE}")
+def _unit(key: str) -> str:
+    return "B" if key.endswith("bytes") else "s"
 
 
 RATIOS = {

@@ -46,7 +46,7 @@ def forms() -> tuple[JobForm, ...]:
 
 def _document(job: type[Job]) -> tuple[str, Document] | None:
     """Name and document of the field of a job that an editor gives; None if it has none."""
-    return next(((asked.name, asked.document) for asked in job.asked() if asked.document is not None), None)
+    return next(((each.name, each.document) for each in job.asked() if each.document and each.document.edited), None)
 
 
 def _document_job(kind: str) -> tuple[type[Job], str, Document]:

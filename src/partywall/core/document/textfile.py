@@ -25,18 +25,19 @@ def told(error: UsageError) -> PydanticCustomError:
 
 @dataclass(frozen=True)
 class Document:
-    """Marks a field whose value is what a document says, of which a page's editor can give the text.
+    """Marks a field whose value is what a document says.
 
     A person gives its path, or the name of one that ships with Partywall. A record has the value as it was written.
 
     model: what its keys are. load: reads a file, and raises a UsageError with all of its mistakes. find: the file that
-    is meant. names: those that ship with Partywall.
+    is meant. names: those that ship with Partywall. edited: whether a page's editor may give its text.
     """
 
     model: type[BaseModel]
     load: Callable[[Path], Any]
     find: Callable[[str], Path] = Path
     names: Callable[[], tuple[str, ...]] = tuple
+    edited: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(

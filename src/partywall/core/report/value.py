@@ -15,7 +15,7 @@ from typing import Any
 
 from partywall import units
 from partywall.core.report.compared import MISSING, Figure
-from partywall.core.stats.estimate import Outcome
+from partywall.core.stats.estimate import Outcome, Span
 
 Row = Mapping[str, Any]
 
@@ -175,6 +175,15 @@ def _figures(table: Table, row: Row) -> Iterator[Figure]:
         if column.unit is not None and value is not None and math.isfinite(value):
             of = ": ".join(filter(None, (about, column.name or column.title)))
             yield Figure(of, float(value), column.unit, row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
+
+
+def spread(span: Span, unit: str) -> str:
+    """A figure with its interval, such as 1.2 s (0.9 to 1.4 s). The ends have their unit in common if they can."""
+    value, low, high = (
+        shown(each, unit).replace(" ", "\N{NO-BREAK SPACE}") for each in (span.value, span.low, span.high)
+    )
+    unit = high[high.rindex("\N{NO-BREAK SPACE}") :]
+    return f"{value} ({low.removesuffix(unit)} to {high})"
 
 
 def shown(value: Any, unit: str | None) -> str:  # noqa: PLR0911 - one for each unit

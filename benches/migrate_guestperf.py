@@ -21,6 +21,7 @@ from partywall.events import silent
 from partywall.migrate import check as plans
 from partywall.migrate.document import MigrationPlan
 from partywall.migrate.findings.cost import findings
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure.seen import Seen
 from partywall.migrate.record import MigrationDirectory
 
@@ -61,7 +62,7 @@ def main(options: Options) -> Outcome:
 def carried_out(plan: MigrationPlan, folder: Path) -> tuple[MigrationDirectory, float]:
     """The moves of a plan, as the command keeps them, and how many seconds they took."""
     host = this_host()
-    record = MigrationDirectory.create(folder / "record", plan, host.facts, {})
+    record = MigrationDirectory.create(folder / "record", MigrationJob(plan=plan), host.facts)
 
     def keep(seen: Seen) -> None:
         record.append(seen.move, seen.tables)

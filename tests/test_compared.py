@@ -1,18 +1,17 @@
 """Records of every kind beside each other: readable figures, none lost, and none twice."""
 
-import importlib
 import re
-from types import SimpleNamespace
 
 import pytest
 
-from partywall import kinds
 from partywall.cli import main
 from partywall.core.report.compared import Figure, figures_of
+from partywall.core.stats.estimate import Outcome
 from partywall.errors import UsageError
 from partywall.guard.record import GuardInterval
 from partywall.kinds.compared import merged, side_by_side
-from partywall.migrate.document import Move, MoveFinding
+from partywall.migrate import report
+from partywall.migrate.document import MigrationFindings, MigrationPlan, MigrationReport, Move, MoveFinding
 from tests.guard.records import guard_record
 from tests.test_kinds import BEGUN, MAKERS, ROW
 
@@ -44,21 +43,18 @@ def test_the_same_record_twice_is_refused(tmp_path, monkeypatch, capsys, kind):
     assert "both are the same record" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("module", ["migrate.report"])
-def test_no_two_columns_of_a_kind_have_the_same_name(module):
-    columns = importlib.import_module(f"partywall.{module}").COMPARED
-    names = [name for column, (name, _) in columns.items() if column != "mean_watts"]
-    assert len(names) == len(set(names))
-
-
 def test_repeated_moves_are_one_figure_with_its_interval():
     about = {"workload": "idle", "method": "default", "source": "a", "begin_ns": 0, "end_ns": 1}
-    moves = [
+    moves = tuple(
         MoveFinding(move=Move(round=n, number=n, outcome="completed", **about), values={"total_s": seconds})
         for n, seconds in enumerate((1.0, 2.0, 2.0))
-    ]
-    report = SimpleNamespace(findings=SimpleNamespace(moves=moves))
-    total = merged(kinds.kind("migration").files().compared(report))["idle, default, completed: time of the move"]
+    )
+    findings = MigrationFindings(name="x", headline="", outcome=Outcome.HOLDS, moves=moves, cells=())
+    plan = MigrationPlan(partywall_migration=1, name="x")
+    shown = report.report(MigrationReport(findings=findings, plan=plan, host={}, about={}))
+    (every,) = (table for table in shown.tables if table.id == "moves")
+    assert len({column.name or column.title for column in every.columns}) == len(every.columns)
+    total = merged(shown.figures())["idle, default, completed: time of the move"]
     assert total.n == 3
     assert total.value == pytest.approx(5 / 3)
     assert total.low < total.value < total.high

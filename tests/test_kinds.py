@@ -14,6 +14,7 @@ from partywall import kinds
 from partywall.agent.catalogue import shipped
 from partywall.cli import main, report
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.job import SimulationJob
 from partywall.consolidate.record import ConsolidationDirectory
 from partywall.core.capability import Options
 from partywall.core.record import Record
@@ -26,6 +27,7 @@ from partywall.fleet.record import FleetRecord, Measured
 from partywall.guard.record import GuardInterval
 from partywall.load.record import LoadDirectory
 from partywall.migrate.document import MigrationPlan, Move
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.record import MigrationDirectory
 from partywall.power.job import ReadJob
 from partywall.power.record import PowerRecord
@@ -67,7 +69,7 @@ def load(path: Path) -> Record:
 
 def migration(path: Path) -> Record:
     plan = MigrationPlan.model_validate({"partywall_migration": 1, "name": "x"})
-    record = MigrationDirectory.create(path, plan, {}, {})
+    record = MigrationDirectory.create(path, MigrationJob(plan=plan), {})
     record.append(
         Move(
             workload="idle", method="default", round=0, number=0, source="a", begin_ns=0, end_ns=1, outcome="completed"
@@ -93,7 +95,7 @@ def consolidation(path: Path) -> Record:
             "guests": {"g": {"host": "a"}},
         }
     )
-    record = ConsolidationDirectory.create(path, "simulation", cluster, {}, {})
+    record = ConsolidationDirectory.create(path, SimulationJob(cluster=cluster), {})
     record.end()
     return record
 

@@ -1,19 +1,21 @@
 """Records that were interrupted: what continues measures only the rest, and what cannot continue says why."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from partywall import kinds
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, SimulationJob
-from partywall.consolidate.placement import traces
+from partywall.consolidate.capability import Consolidations
+from partywall.consolidate.job import SimulationJob
 from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import Note, silent
-from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.capability import Migrations
 from partywall.migrate.check import moves_of
 from partywall.migrate.document import MigrationPlan, Move, Survey
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import series
 from partywall.migrate.measure.seen import Seen
 from partywall.power import measure
@@ -89,7 +91,7 @@ def moves(monkeypatch):
 def test_a_migration_that_is_interrupted_anywhere_does_every_step_once(moves, tmp_path):
     options = Options(fake_host(), tmp_path / "moves", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        moves.measure(MigrationJob(PLAN), options, silent)
+        moves.begin(MigrationJob(plan=PLAN), options, silent)
     record = kinds.opened(tmp_path / "moves")
     assert moves.continued_by(record) == ("migrate", "--resume", str(record.path))
     while record.evidence().interrupted:
@@ -108,7 +110,7 @@ def test_a_migration_that_is_interrupted_anywhere_does_every_step_once(moves, tm
 def test_a_finished_record_is_not_measured_again(moves, tmp_path):
     Moves.left = 99
     options = Options(fake_host(), tmp_path / "moves", tmp_path)
-    record = moves.measure(MigrationJob(PLAN), options, silent)
+    record = moves.begin(MigrationJob(plan=PLAN), options, silent)
     observed, notes = Moves.observed, []
     moves.resume(record, options, notes.append)
     assert Moves.observed == observed
@@ -119,7 +121,21 @@ def test_advice_that_is_interrupted_is_continued_without_the_moves_of_the_plan(m
     Moves.left = 3
     options = Options(fake_host(), tmp_path / "moves", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        moves.measure(MigrationJob(PLAN, only_advise=True), options, silent)
+        moves.begin(MigrationJob(plan=PLAN, only_advise=True), options, silent)
+    Moves.left = 99
+    record = kinds.opened(tmp_path / "moves")
+    moves.resume(record, options, silent)
+    assert Moves.observed == ("idle", "busy", "-1", "-2")
+    assert not record.evidence().interrupted
+
+
+def test_a_migration_of_an_earlier_version_is_continued(moves, tmp_path):
+    Moves.left = 3
+    options = Options(fake_host(), tmp_path / "moves", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        moves.begin(MigrationJob(plan=PLAN, only_advise=True), options, silent)
+    written = {"plan": PLAN.model_dump(mode="json", exclude_unset=True), "qemu": Moves.qemu, "only_advise": True}
+    (tmp_path / "moves" / "migration.json").write_text(json.dumps(written))
     Moves.left = 99
     record = kinds.opened(tmp_path / "moves")
     moves.resume(record, options, silent)
@@ -130,7 +146,7 @@ def test_advice_that_is_interrupted_is_continued_without_the_moves_of_the_plan(m
 def test_a_migration_with_another_qemu_is_not_continued(moves, tmp_path):
     options = Options(fake_host(), tmp_path / "moves", tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        moves.measure(MigrationJob(PLAN), options, silent)
+        moves.begin(MigrationJob(plan=PLAN), options, silent)
     Moves.qemu = "11.0.0"
     with pytest.raises(UsageError, match=r"qemu was 10\.0\.0 and is 11\.0\.0 now"):
         moves.resume(kinds.opened(tmp_path / "moves"), options, silent)
@@ -188,9 +204,9 @@ def test_a_calibration_is_not_continued_after_a_restart_of_the_host(monkeypatch,
 
 def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_path):
     cluster = check.load(check.find("cluster"))
-    job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 1)),), ("static",), 3, 1)
+    job = SimulationJob(cluster=cluster, policies=("static",), orders=3)
     options, kept = Options(fake_host(), tmp_path / "whole"), Consolidations()
-    whole = kept.measure(job, options, silent).evidence().simulations
+    whole = kept.begin(job, options, silent).evidence().simulations
     notes = []
 
     def interrupting(event):
@@ -201,7 +217,7 @@ def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_p
 
     options = replace(options, out=tmp_path / "part")
     with pytest.raises(KeyboardInterrupt):
-        kept.measure(job, options, interrupting)
+        kept.begin(job, options, interrupting)
     record = kinds.opened(tmp_path / "part")
     assert [each.order for each in record.evidence().simulations] == [0]
     kept.resume(record, options, silent)
@@ -211,7 +227,7 @@ def test_a_simulation_keeps_each_trace_at_once_and_goes_on_with_the_others(tmp_p
 
 def test_a_simulation_whose_traces_have_changed_is_not_continued(tmp_path):
     cluster = check.load(check.find("cluster"))
-    job = SimulationJob(cluster, (("generated, seed 1", traces.generated(9, 2)),), ("static",), 1, 1)
+    job = SimulationJob(cluster=cluster, policies=("static",))
     options = Options(fake_host(), tmp_path / "part")
 
     def interrupt(event):
@@ -219,6 +235,7 @@ def test_a_simulation_whose_traces_have_changed_is_not_continued(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Consolidations().measure(job, options, interrupt)
+        Consolidations().begin(job, options, interrupt)
+    kinds.opened(tmp_path / "part").learn(digests={"generated, seed 1": "of another trace"})
     with pytest.raises(UsageError, match="trace generated, seed 1 has changed"):
         Consolidations().resume(kinds.opened(tmp_path / "part"), options, silent)

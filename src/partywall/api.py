@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import ValidationError
 
 from partywall import kinds, registry, units
-from partywall.consolidate import check as clusters
-from partywall.consolidate.capability import Consolidations, PlanJob, SimulationJob
 from partywall.core import here
 from partywall.core.capability import Capability, Options
 from partywall.core.document.decode import key_text
@@ -50,8 +48,6 @@ from partywall.load.capability import LoadJob, Loads
 from partywall.load.compiling import program as compiled
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
-from partywall.migrate import check as migration_plans
-from partywall.migrate.capability import MigrationJob, Migrations
 from partywall.run import stages
 from partywall.run.capability import RunJob, Runs, changes
 from partywall.run.record import RunDirectory
@@ -85,15 +81,12 @@ __all__ = [
     "alone",
     "compare_runs",
     "open_record",
-    "plan_consolidation",
     "plan_scenario",
     "print_event",
     "resume_record",
     "run_load",
-    "run_migration",
     "run_scenario",
     "run_study",
-    "simulate_consolidation",
     "this_host",
 ]
 
@@ -236,41 +229,6 @@ def run_load(
         job = LoadJob(f"{loaded.plan.name} ({target})", compiled(loaded), loaded)
     options = replace(_options(out), memory_wait_ns=_wait_ns(wait_for_memory))
     return _measured(lambda emit: Loads().measure(job, options, emit), on_event)
-
-
-def run_migration(
-    plan: str | Path, *, advise: bool = False, out: str | Path | None = None, on_event: Emit = silent
-) -> Result:
-    """Moves a guest as a migration plan says: a file, or the name of a shipped plan. advise: predictions alone."""
-    job = MigrationJob.read(migration_plans.find(str(plan)), only_advise=advise)
-    return _measured(lambda emit: Migrations().measure(job, _options(out), emit), on_event)
-
-
-def plan_consolidation(cluster: str | Path, *, solver: str = "auto", out: str | Path | None = None) -> Result:
-    """Plans which guests share a host: for a cluster file, or the name of a shipped one. Changes nothing.
-
-    solver: auto, exact or heuristic.
-    """
-    job = PlanJob.read(clusters.find(str(cluster)), solver)
-    return _kept(Consolidations().measure(job, _options(out), silent))
-
-
-def simulate_consolidation(
-    cluster: str | Path,
-    *,
-    traces: Sequence[str | Path] = (),
-    policies: Sequence[str] = (),
-    days: int = 1,
-    orders: int = 1,
-    seed: int = 1,
-    out: str | Path | None = None,
-    on_event: Emit = silent,
-) -> Result:
-    """Simulates policies over load traces in PlanetLab's format, or over generated days."""
-    job = SimulationJob.read(
-        clusters.find(str(cluster)), tuple(Path(each) for each in traces), tuple(policies), days, orders, seed
-    )
-    return _kept(Consolidations().measure(job, _options(out), on_event))
 
 
 def run_study(

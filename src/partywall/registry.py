@@ -23,8 +23,10 @@ OWN = {
     "fleet": "partywall.fleet.capability:Fleets",
     "study": "partywall.study.capability:Studies",
 }
-MADE = ("blame", "fleet", "guard", "power", "trace", "watch")
+MADE = ("blame", "consolidation", "fleet", "guard", "migration", "power", "trace", "watch")
 """Own capabilities whose commands, functions and forms are made from their jobs."""
+COMMANDS = {"consolidation": "consolidate", "migration": "migrate"}
+"""The commands of capabilities whose own name is another word."""
 
 
 @cache
@@ -43,6 +45,16 @@ def place(name: str) -> str | None:
 def made() -> tuple[str, ...]:
     """The names of capabilities whose shells are made from their jobs."""
     return (*MADE, *others())
+
+
+def command(name: str) -> str:
+    """The command of a capability."""
+    return COMMANDS.get(name, name)
+
+
+def of_command(word: str) -> str:
+    """The capability of a command."""
+    return next((name for name, command in COMMANDS.items() if command == word), word)
 
 
 def all_names() -> tuple[str, ...]:

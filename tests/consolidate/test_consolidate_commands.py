@@ -12,14 +12,14 @@ import pytest
 import partywall
 from partywall import kinds
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, PlanJob, SimulationJob, applied
+from partywall.consolidate.capability import Consolidations, applied
 from partywall.consolidate.document import Control
+from partywall.consolidate.job import PlanJob, SimulationJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Timing
 from partywall.consolidate.measure.control import CONTROLS
 from partywall.consolidate.measure.practice import PracticeCluster
 from partywall.consolidate.measure.watch import Watching
-from partywall.consolidate.placement import traces
 from partywall.consolidate.record import ConsolidationDirectory
 from partywall.consolidate.values import Journal
 from partywall.core.capability import Options
@@ -39,7 +39,7 @@ def practice(tmp_path):
 
 def made(cluster, path, solver="heuristic"):
     options = Options(fake_host(), path)
-    return Consolidations().measure(PlanJob(cluster, solver), options, silent)
+    return Consolidations().begin(PlanJob(cluster=cluster, solver=solver), options, silent)
 
 
 def test_the_example_of_the_documentation_is_a_good_cluster_with_a_good_curve():
@@ -75,8 +75,8 @@ def test_a_plan_is_a_record_with_a_report(tmp_path):
 
 def test_a_simulation_is_a_record_with_a_report(tmp_path):
     cluster = check.load(check.find("cluster"))
-    job = SimulationJob(cluster, (("day", traces.generated(9, 1)[:, :40]),), ("partywall", "lr-mmt", "static"), 2, 1)
-    record = Consolidations().measure(job, Options(fake_host(), tmp_path / "simulation"), silent)
+    job = SimulationJob(cluster=cluster, policies=("partywall", "lr-mmt", "static"), orders=2)
+    record = Consolidations().begin(job, Options(fake_host(), tmp_path / "simulation"), silent)
     got_back = Consolidations().findings(record)
     assert [each.policy for each in got_back.compared] == ["partywall", "lr-mmt", "static"]
     assert len(Consolidations().files().rows(got_back)) == 6

@@ -6,8 +6,9 @@ import pytest
 from rich.console import Console
 
 from partywall.consolidate.findings import findings
-from partywall.consolidate.report import show
+from partywall.consolidate.report import report
 from partywall.consolidate.values import ConsolidationEvidence, PolicyResult, Simulation
+from partywall.core.report.terminal import show
 from partywall.core.stats.estimate import Outcome
 from tests.consolidate.placement.clusters import cluster
 
@@ -37,5 +38,5 @@ def test_energies_that_differ_are_shown_with_digits_that_differ_and_terms_are_ex
     found = simulated(3.745, 3.737)
     assert "partywall takes 3.745 kWh; the best published policy, mad-mmt, 3.737 kWh" in found.headline
     console = Console(file=io.StringIO(), width=200)
-    show(found, console)
+    show(report(found), console)
     assert "SLATAH: share of a host's active time" in console.file.getvalue()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, PlanJob, WatchJob, applied, watched
+from partywall.consolidate.capability import Consolidations, applied, watched
+from partywall.consolidate.job import PlanJob, WatchJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
 from partywall.consolidate.record import ConsolidationDirectory
@@ -151,7 +152,7 @@ def child(pid):
 
 
 def test_a_plan_empties_two_hosts_and_switches_them_off(cluster, hosts, tmp_path):
-    record = Consolidations().measure(PlanJob(cluster), Options(Host.here(), out=tmp_path / "plan"), silent)
+    record = Consolidations().begin(PlanJob(cluster=cluster), Options(Host.here(), out=tmp_path / "plan"), silent)
     plan = record.evidence().plan
     asleep = {step.host for step in plan.steps if step.action == "sleep"}
     assert len(asleep) == 2
@@ -163,7 +164,7 @@ def test_a_plan_empties_two_hosts_and_switches_them_off(cluster, hosts, tmp_path
 
 
 def test_watching_empties_hosts_and_leaves_a_record_of_what_it_saw(cluster, tmp_path):
-    job = WatchJob(cluster, every_s=1.0, for_s=40.0, out=tmp_path / "runs")
+    job = WatchJob(cluster=cluster, every_s=1.0, for_s=40.0, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), silent, TIMING)
     (path,) = (tmp_path / "runs").glob("watch-*")
     evidence = ConsolidationDirectory.open(path).evidence()

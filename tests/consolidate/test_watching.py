@@ -3,8 +3,9 @@
 import pytest
 
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, WatchJob, _Watch, watched
+from partywall.consolidate.capability import Consolidations, _Watch, watched
 from partywall.consolidate.findings import energy_j, findings
+from partywall.consolidate.job import WatchJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
 from partywall.consolidate.measure.practice import PracticeCluster
@@ -96,7 +97,7 @@ def test_a_host_is_not_emptied_if_moves_take_longer_than_the_saving_lasts(tmp_pa
 
 def test_a_watch_records_hosts_guests_demand_and_modelled_watts(cluster, tmp_path):
     # Ends after its first look. What is recorded at the start and at the end does not depend on the time.
-    job = WatchJob(cluster, every_s=1.0, for_s=0.5, out=tmp_path / "runs")
+    job = WatchJob(cluster=cluster, every_s=1.0, for_s=0.5, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), silent, Timing(settle_s=1.0, look_s=0.01))
     (path,) = (tmp_path / "runs").glob("watch-*")
     evidence = ConsolidationDirectory.open(path).evidence()
@@ -115,7 +116,7 @@ def test_a_watch_cannot_be_continued(cluster, tmp_path):
 
 
 def test_a_dry_watch_leaves_no_record(cluster, tmp_path):
-    job = WatchJob(cluster, every_s=1.0, for_s=1.0, dry_run=True, out=tmp_path / "runs")
+    job = WatchJob(cluster=cluster, every_s=1.0, for_s=1.0, dry_run=True, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), silent)
     assert not (tmp_path / "runs").exists()
 
@@ -142,11 +143,11 @@ def test_watts_of_a_meter_in_software_are_never_metered(tmp_path, meter, watts_a
 
 
 def record(cluster, tmp_path, seen, acted=()):
-    made = ConsolidationDirectory.create(tmp_path / "watch", "watch", cluster, {}, {"started_at": "today"})
+    made = ConsolidationDirectory.create(tmp_path / "watch", WatchJob(cluster=cluster, every_s=1.0), {})
     for each in seen:
-        made.add_seen(each)
+        made.stream.append(each)
     for each in acted:
-        made.add_acted(each)
+        made.stream.append(each)
     return ConsolidationDirectory.open(tmp_path / "watch")
 
 
@@ -273,7 +274,7 @@ def test_a_host_is_known_to_be_off_if_its_power_control_says_so_or_the_watch_swi
 
 def test_a_host_that_a_watch_switches_off_is_off_at_its_next_look(cluster, tmp_path):
     files, said = connect.hypervisor_of(cluster), []
-    job = WatchJob(cluster, every_s=0.05, for_s=1.5, out=tmp_path / "runs")
+    job = WatchJob(cluster=cluster, every_s=0.05, for_s=1.5, out=tmp_path / "runs")
     assert watched(job, Options(Host.here()), said.append, Timing(settle_s=5.0, look_s=0.01))
     assert sum(files.observe().up.values()) == 1
     assert not [event for event in said if isinstance(event, Note) and event.is_warning]
@@ -298,7 +299,7 @@ class Failing:
 def test_a_watch_goes_on_after_a_passing_fault_and_notes_it(cluster, monkeypatch):
     flaky, said = Failing(connect.hypervisor_of(cluster), {1, 3, 4, 6}), []
     monkeypatch.setattr(connect, "hypervisor_of", lambda _: flaky)
-    assert watched(WatchJob(cluster, every_s=0.02, for_s=0.5, dry_run=True), Options(Host.here()), said.append)
+    assert watched(WatchJob(cluster=cluster, every_s=0.02, for_s=0.5, dry_run=True), Options(Host.here()), said.append)
     notes = [event.text for event in said if isinstance(event, Note) and "came to nothing" in event.text]
     numbers = [note.partition(")")[0].partition("(")[2] for note in notes]
     assert numbers == ["1 of 5", "1 of 5", "2 of 5", "1 of 5"]
@@ -309,7 +310,7 @@ def test_a_watch_ends_by_name_after_a_stated_number_of_fruitless_looks(cluster, 
     flaky = Failing(connect.hypervisor_of(cluster), range(2, 100))
     monkeypatch.setattr(connect, "hypervisor_of", lambda _: flaky)
     with pytest.raises(TrialError, match="5 looks in a row came to nothing; the last: libvirt on b does not answer"):
-        watched(WatchJob(cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
+        watched(WatchJob(cluster=cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
     assert flaky._count == 6
 
 
@@ -317,7 +318,7 @@ def test_a_guest_that_does_not_run_is_told_at_once(cluster):
     files = connect.hypervisor_of(cluster)
     files.switch("b", on=False)
     with pytest.raises(UsageError, match="guest mail runs on no host that answers"):
-        watched(WatchJob(cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
+        watched(WatchJob(cluster=cluster, every_s=0.02, dry_run=True), Options(Host.here()), silent)
 
 
 def test_what_was_added_to_the_cluster_file_after_its_practice_folder_was_made_is_named(cluster, tmp_path):
@@ -392,7 +393,12 @@ def test_a_look_that_cannot_be_kept_is_told_and_ends_nothing(cluster):
     with Seeing(cluster, hypervisor, Host.here(), take, 60.0) as seeing:
         assert "No space left" in repr(seeing.failed)
         watch = _Watch(
-            WatchJob(cluster, 60.0, dry_run=True), hypervisor, Options(Host.here()), notes.append, None, None
+            WatchJob(cluster=cluster, every_s=60.0, dry_run=True),
+            hypervisor,
+            Options(Host.here()),
+            notes.append,
+            None,
+            None,
         )
         watch._keeping = (seeing, None)
         watch._tell_failed()

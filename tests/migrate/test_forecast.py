@@ -8,13 +8,15 @@ from rich.console import Console
 
 from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options
+from partywall.core.report import terminal
 from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.migrate import check as plans
-from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.capability import Migrations
 from partywall.migrate.document import Move, Progress, ServiceSeen, Survey
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.record import CALIBRATION, MigrationDirectory
-from partywall.migrate.report import show, show_predictions
+from partywall.migrate.report import forecast as told
 
 MIB, MS = 1 << 20, 1_000_000
 ABOUT = {"started_at": "2026-11-24T22:00:00+00:00", "memory_bytes": 256 * MIB, "qemu": "7.2.0", "emulated": False}
@@ -59,7 +61,8 @@ def pings(move):
 
 
 def record(path, requested, *, moves=0):
-    made = MigrationDirectory.create(path, requested, {}, ABOUT)
+    made = MigrationDirectory.create(path, MigrationJob(plan=requested), {})
+    made.learn(**ABOUT)
     service = ServiceSeen(quantiles_ns=(2 * MS,) * 10, rate=1000.0)
     changed = tuple((0.1 * MIB, 0.2 * MIB) for _ in range(20))
     survey = Survey(
@@ -77,7 +80,7 @@ def record(path, requested, *, moves=0):
 
 
 def forecast(requested, runs, known=None):
-    return Migrations().forecast(MigrationJob(requested), known, runs)
+    return Migrations().forecast(MigrationJob(plan=requested), known, runs)
 
 
 def test_the_newest_record_of_such_a_guest_is_used(tmp_path):
@@ -91,7 +94,7 @@ def test_the_newest_record_of_such_a_guest_is_used(tmp_path):
     assert 0.1 < spans["clients_s"].value < 0.15
     assert 0.02 < spans["p99_s"].value < spans["clients_s"].high
     console = Console(width=200, record=True)
-    show_predictions(forecasts.predictions, console)
+    terminal.show(told(forecasts, ""), console)
     text = console.export_text()
     for name in ("idle, default", "p99 response", "geometric model", "piecewise model"):
         assert name in text
@@ -114,7 +117,7 @@ def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     assert measured.low <= measured.value <= measured.high
     assert cell.measured["p99_s"].value > 0
     console = Console(width=200, record=True)
-    show(result.findings, console)
+    kind.files().show(result, console)
     assert "3 of 3" in console.export_text()
     page = kind.files().documents["html"][1](result)
     assert "Predicted and measured" in page
@@ -127,4 +130,4 @@ def test_the_report_shows_what_came_beside_what_was_predicted(tmp_path):
     )
     assert heads.count("<th") == rows.count("<th") + rows.count("<td")
     assert "3 of 3" in page
-    assert kind.outline(MigrationJob(plan()), Options(Host.here())).lines
+    assert kind.outline(MigrationJob(plan=plan()), Options(Host.here())).lines

@@ -7,7 +7,8 @@ from partywall.core.capability import Options
 from partywall.errors import UsageError
 from partywall.events import silent
 from partywall.migrate import check as plans
-from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.capability import Migrations
+from partywall.migrate.job import MigrationJob
 from partywall.testing import fake_host
 
 GOOD = b"""
@@ -130,4 +131,4 @@ workloads:
 def test_a_record_that_exists_is_refused_before_a_guest_is_started(tmp_path):
     options = Options(fake_host(), out=tmp_path)
     with pytest.raises(UsageError, match="exists already; give another --out"):
-        Migrations().measure(MigrationJob(read(GOOD)), options, silent)
+        Migrations().begin(MigrationJob(plan=read(GOOD)), options, silent)

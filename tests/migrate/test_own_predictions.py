@@ -11,14 +11,14 @@ from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import Left, silent
 from partywall.migrate import check as plans
 from partywall.migrate import known
-from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.capability import Migrations
 from partywall.migrate.document import Method, Move, MoveFinding, Progress, Survey
 from partywall.migrate.findings import cost, own, prediction
 from partywall.migrate.findings.prediction import Curve, Facts
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import resident, watching
 from partywall.migrate.measure.end import Memory
 from partywall.migrate.record import CALIBRATION, MigrationDirectory
-from partywall.migrate.report import show
 
 MIB, MS = 1 << 20, 1_000_000
 SIZE = 256 * MIB - 128 * 1024
@@ -219,8 +219,9 @@ def test_costs_are_those_of_earlier_moves_and_assumed_where_these_do_not_tell():
     assert three.waited_s == pytest.approx([0.04] * 3)
 
 
-def simple_record(path, requested, moves=(), survey=None, earlier=(), about=ABOUT):
-    made = MigrationDirectory.create(path, requested, {}, about)
+def simple_record(path, requested, moves=(), survey=None, earlier=(), about=ABOUT, *, advises=False):
+    made = MigrationDirectory.create(path, MigrationJob(plan=requested, only_advise=advises), {})
+    made.learn(**about)
     for move in earlier:
         made.append(move, {}, CALIBRATION)
     if survey:
@@ -245,7 +246,7 @@ def test_a_report_says_what_a_prediction_rests_on_and_what_came(tmp_path):
     page = kind.files().documents["html"][1](result)
     assert result.findings.rests_on in page
     assert "moves of the idle guest" not in page
-    assert "never" not in page[page.index('id="moves"') : page.index('id="host"')], "nobody asked this guest"
+    assert "never" not in page[page.index('id="moves"') : page.index('id="reading"')], "nobody asked this guest"
 
 
 def test_earlier_moves_make_predictions_narrower(tmp_path):
@@ -261,7 +262,7 @@ def test_earlier_moves_make_predictions_narrower(tmp_path):
 
 def test_without_a_rate_it_is_said_why_nothing_is_predicted(tmp_path):
     kind = Migrations()
-    made = simple_record(tmp_path / "one", plan(rest=""), [], looked_at(), about={**ABOUT, "only_advise": True})
+    made = simple_record(tmp_path / "one", plan(rest=""), [], looked_at(), advises=True)
     result = kind.findings(made)
     assert kind.outcome(result) == Exit.INCONCLUSIVE
     assert "add link: {rate:" in result.findings.headline
@@ -275,15 +276,15 @@ def test_without_a_rate_it_is_said_why_nothing_is_predicted(tmp_path):
 def test_advice_for_a_guest_of_one_s_own_needs_no_move(tmp_path):
     kind = Migrations()
     fits = plan("link: {rate: 400Mbit/s}\nclients: {address: 10.0.0.5}\ngoal: {downtime: 2s}")
-    made = simple_record(tmp_path / "one", fits, [], looked_at(), about={**ABOUT, "only_advise": True})
+    made = simple_record(tmp_path / "one", fits, [], looked_at(), advises=True)
     result = kind.findings(made)
     assert kind.outcome(result) == Exit.HOLDS
     assert "reaches the goal" in result.findings.advice[0].text
     console = Console(width=200, record=True)
-    show(result.findings, console)
+    kind.files().show(result, console)
     assert "advice for guest" in console.export_text()
     slow = plan("link: {rate: 40Mbit/s}")
-    result = kind.findings(simple_record(tmp_path / "two", slow, [], looked_at(), about={**ABOUT, "only_advise": True}))
+    result = kind.findings(simple_record(tmp_path / "two", slow, [], looked_at(), advises=True))
     assert kind.outcome(result) == Exit.VIOLATED
     assert "no pre-copy is likely to end" in result.findings.advice[0].text
 
@@ -329,5 +330,5 @@ def test_a_guest_that_changes_too_much_is_said_to_be_cancelled():
 def test_a_job_for_advice_needs_no_calibration(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text(PLAN.format(rest="", name="web", a="/run/a", b="/run/b"))
-    assert MigrationJob.read(file, only_advise=True).only_advise
+    assert MigrationJob.parsed({"plan": str(file), "only_advise": True}).only_advise
     assert isinstance(looked_at(), Survey)

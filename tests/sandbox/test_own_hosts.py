@@ -20,7 +20,8 @@ from partywall.errors import CapabilityError, Exit
 from partywall.events import silent
 from partywall.host import Host
 from partywall.migrate import check as plans
-from partywall.migrate.capability import MigrationJob, Migrations
+from partywall.migrate.capability import Migrations
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import move as moves_of_guests
 from partywall.migrate.measure.channel import Channel
 from partywall.migrate.measure.libvirt_end import LibvirtEnd
@@ -49,8 +50,8 @@ def options(tmp_path, monkeypatch):
 
 def moved(text, options, head=HEAD):
     """The moves of a plan, as the command makes them, and its report."""
-    kind, job = Migrations(), MigrationJob(plans.loads((head + text).encode(), "plan.yaml", shipped()))
-    record = kind.measure(job, options, silent)
+    kind, job = Migrations(), MigrationJob(plan=plans.loads((head + text).encode(), "plan.yaml", shipped()))
+    record = kind.begin(job, options, silent)
     report = kind.findings(record)
     assert kind.files().documents["html"][1](report)
     assert not list(options.work_root.iterdir())
@@ -179,7 +180,9 @@ def test_a_guest_that_arrived_when_nobody_followed_its_move_continues(qemus, opt
 
 def looked(text, options):
     """What is predicted by a look at a guest."""
-    return Migrations().look(MigrationJob(plans.loads((HEAD + text).encode(), "plan.yaml", shipped())), options, silent)
+    return Migrations().look(
+        MigrationJob(plan=plans.loads((HEAD + text).encode(), "plan.yaml", shipped())), options, silent
+    )
 
 
 SIZE = ("-m", "98176k")
@@ -241,8 +244,8 @@ def test_advice_needs_no_move(qemus, options):
     source, destination = qemus("one"), qemus("two", arriving=True)
     kind, text = Migrations(), HEAD + by_monitors(source, destination)
     for rest, exit_ in (("", Exit.INCONCLUSIVE), (LINK, Exit.HOLDS)):
-        job = MigrationJob(plans.loads((text + rest).encode(), "plan.yaml", shipped()), only_advise=True)
-        record = kind.measure(job, replace(options, out=options.out.with_name(f"advice{len(rest)}")), silent)
+        job = MigrationJob(plan=plans.loads((text + rest).encode(), "plan.yaml", shipped()), only_advise=True)
+        record = kind.begin(job, replace(options, out=options.out.with_name(f"advice{len(rest)}")), silent)
         assert kind.outcome(kind.findings(record)) == exit_
         assert not record.evidence().moves
     assert source.process.poll() is None

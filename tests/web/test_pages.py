@@ -22,6 +22,7 @@ from partywall.run.check import loads
 from partywall.web import deleted, documents, live, publish, records, security, stream
 from partywall.web.interface import openapi
 from partywall.web.jobs import Job, Order, State
+from partywall.web.runner import command
 from partywall.web.security import Role, Secrets
 from tests.web.web_site import ORIGIN, Page, record
 
@@ -258,13 +259,16 @@ def test_a_dry_run_with_mistakes_returns_to_the_editor_with_the_text(page):
     assert "probe: pipes" in answer.text
 
 
-@pytest.mark.parametrize(("change", "shipped"), [("", "demo"), ("# changed\n", None)])
-def test_an_unchanged_shipped_document_is_started_by_its_name(page, folder, change, shipped):
-    text = documents.text_of("run", "demo") + change
-    page.submit("/jobs", kind="run", shipped="demo", document=text.replace("\n", "\r\n"))
+@pytest.mark.parametrize("change", ["", "# changed\n"])
+@pytest.mark.parametrize(("kind", "name"), [("run", "demo"), ("migration", "migration")])
+def test_an_unchanged_shipped_document_is_started_by_its_name(page, folder, kind, name, change):
+    text = documents.text_of(kind, name) + change
+    page.submit("/jobs", kind=kind, shipped=name, document=text.replace("\n", "\r\n"))
     (job,) = folder.all()
-    assert job.order.shipped == shipped
-    assert (job.order.document is None) is (shipped is not None)
+    assert job.order.kind == kind
+    assert job.order.shipped == (None if change else name)
+    assert (job.order.document is None) is not bool(change)
+    assert ("document" if change else name) in command(job.order, Path("document"), Path("record"))
 
 
 MEASURES = """

@@ -54,9 +54,7 @@ COMMANDS: dict[str, Command | None] = {
     "trace": None,
     "watch": None,
     "blame": None,
-    "migrate": Command(
-        "migrate:migrate", "Move a guest between hosts while it works, and measure what that does to its users."
-    ),
+    "migrate": None,
     "power": None,
     "fleet": None,
     "consolidate": Command(
@@ -73,12 +71,12 @@ COMMANDS: dict[str, Command | None] = {
     "scenario": Command("scenario:app", "Check, list and describe scenarios."),
     "vm": Command("vm:app", "Virtual machines as sandboxes (backend: qemu)."),
 }
-"""In the order of --help. None: the command is made from the jobs of the capability of this name."""
+"""In the order of --help. None: the command is made from the jobs of its capability."""
 
 
 def commands() -> dict[str, Command | None]:
     """All commands, with those of other packages last."""
-    return COMMANDS | {name: COMMANDS.get(name) for name in registry.made()}
+    return COMMANDS | {name: COMMANDS.get(name) for name in map(registry.command, registry.made())}
 
 
 def summary(name: str) -> str:
@@ -86,7 +84,7 @@ def summary(name: str) -> str:
     entry = commands()[name]
     if entry is not None:
         return entry.help
-    package = (registry.place(name) or "").partition(":")[0].rpartition(".")[0]
+    package = (registry.place(registry.of_command(name)) or "").partition(":")[0].rpartition(".")[0]
     return (importlib.import_module(package).__doc__ or "").partition("\n")[0]
 
 
@@ -123,7 +121,7 @@ def command(name: str) -> Any:
     """A command in the form that Typer runs."""
     entry = commands()[name]
     if entry is None:
-        loaded = importlib.import_module("partywall.cli.made").command(name)
+        loaded = importlib.import_module("partywall.cli.made").command(registry.of_command(name))
     else:
         module, _, attribute = entry.place.partition(":")
         loaded = getattr(importlib.import_module(f"partywall.cli.{module}"), attribute)

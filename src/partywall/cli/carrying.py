@@ -58,7 +58,9 @@ def carry_out(
         raise UsageError(Problem("json needs a record", remedy, key="--format"))
     options = Options(context.obj(), shared.out, shared.work_dir, waits=shared.wait)
     if shared.dry_run:
-        return output.outline(name, capability.outline(wanted, options), shared.format_, console)
+        with Live(console) as view:
+            outline = capability.foretell(wanted, options, view)
+        return output.outline(name, outline, shared.format_, console)
     if capability.disturbs:
         leftovers.clean_up()
     return execution.carry_out(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from partywall import kinds
+from partywall import kinds, registry
 from partywall.cli import group, output
 from partywall.cli.arguments import PrometheusFile, Wait
 from partywall.core.capability import Capability
@@ -23,11 +23,11 @@ AnyCapability = Capability[Any, Any, Any]
 
 def command(name: str) -> Any:
     """The command of a capability, or the group of its commands."""
-    capability = kinds.made(name)
+    capability, name = kinds.made(name), registry.command(name)
     made = group.group(inspect.getdoc(type(capability)) or name)
     for job in capability.jobs:
         called = f"{name} {job.verb}".strip()
-        function = _function(job, _shared(called, capability, job), partial(_carry_out, called, capability))
+        function = _function(job, _shared(capability, job), partial(_carry_out, called, capability))
         if not job.verb:
             return function
         made.command(job.verb)(function)
@@ -101,9 +101,9 @@ class Shared:
     work_dir: Path = WORK_ROOT
 
 
-def _shared(name: str, capability: AnyCapability, job: type[Job]) -> dict[str, tuple[Any, Any]]:
+def _shared(capability: AnyCapability, job: type[Job]) -> dict[str, tuple[Any, Any]]:
     """The types and defaults of options that do not belong to the job."""
-    word = name.replace(" ", "-") if len(capability.jobs) > 1 else name.partition(" ")[0]
+    word = capability.named(job, "" if job.subject is Job.subject else "NAME")
     options: dict[str, tuple[Any, Any]] = {}
     if capability.metrics is not None:
         options["prometheus_file"] = PrometheusFile, None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from partywall import units
+from partywall import registry, units
 from partywall.errors import Exit, Problem
 from partywall.plain import plain
 
@@ -78,15 +78,19 @@ def document(command: str, format_: str) -> str:
 
 def outline(command: str, outline: Outline, format_: str, console: Console, **more: Any) -> int:
     """Shows what a job would measure, and how long it would take. more: further keys of the document."""
+    from partywall.core.report import terminal
+
+    forecast = outline.forecast
     if format_ == JSON:
+        more |= forecast.values if forecast else {}
         return write(command, {"lines": outline.lines, "seconds": outline.seconds} | more)
     for table in outline.tables:
-        from partywall.core.report import terminal
-
         terminal.show_table(table, console)
     length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
     for line in (*outline.lines, length):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if forecast:
+        terminal.show(forecast, console)
     return Exit.HOLDS
 
 
@@ -114,5 +118,5 @@ def _command(arguments: Sequence[str]) -> str:
         return ""
     second = next(iter(arguments[1:]), "")
     entry = known[name]
-    has_verbs = entry.place.endswith(":app") if entry else bool(kinds.made(name).jobs[0].verb)
+    has_verbs = entry.place.endswith(":app") if entry else bool(kinds.made(registry.of_command(name)).jobs[0].verb)
     return f"{name} {second}" if has_verbs and second.isalpha() else name

@@ -1,4 +1,4 @@
-"""The consolidation manager: cluster files, power control, hypervisors, and plans that are carried out.
+"""Plan which guests share a host and which hosts are off, and simulate policies.
 
-Decisions are made in `partywall.consolidate.placement`, which touches nothing.
+Plans come from `placement` and are simulated there; `measure` carries them out and watches.
 """

@@ -8,15 +8,13 @@ import hashlib
 import math
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from partywall import __version__
-from partywall.consolidate import check
+from partywall.consolidate.actions import Explain
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.job import ConsolidationJob, PlanJob, SimulationJob, WatchJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
 from partywall.consolidate.measure.seams import Hypervisor
@@ -29,25 +27,16 @@ from partywall.consolidate.placement.policies import POLICIES
 from partywall.consolidate.placement.simulate import first_placement, simulate
 from partywall.consolidate.placement.state import ON, Floats, Guests, Hosts, State, guests_of, hosts_of
 from partywall.consolidate.record import ConsolidationDirectory
-from partywall.consolidate.values import (
-    Acted,
-    ConsolidationEvidence,
-    ConsolidationFindings,
-    ConsolidationPlan,
-    Simulation,
-)
-from partywall.core.capability import EXITS, Options, Outline, finished, refuse_to_resume
+from partywall.consolidate.values import Acted, ConsolidationFindings, ConsolidationPlan, Simulation
+from partywall.core.capability import Capability, Options, Outline, refuse_to_resume
 from partywall.core.document.explain import did_you_mean
 from partywall.core.record import stamped
-from partywall.errors import Exit, PartywallError, Problem, TrialError, UsageError
+from partywall.core.report.value import Report
+from partywall.errors import PartywallError, Problem, TrialError, UsageError
 from partywall.events import Doing, Emit, Left, Note, Started
-
-if TYPE_CHECKING:
-    from partywall.core.report.files import Files
 
 SIMULATED_S = 12.0
 """What one policy takes for 800 hosts and a day, about."""
-
 
 SEEN_EACH = 5
 """How often a watched cluster is recorded between two decisions."""
@@ -56,176 +45,110 @@ FRUITLESS = 5
 
 
 @dataclass(frozen=True)
-class PlanJob:
-    """A plan for a cluster as its file, or its hypervisor, shows it. solver: auto, exact or heuristic."""
-
-    cluster: Cluster
-    solver: str = "auto"
-
-    @classmethod
-    def read(cls, file: Path, solver: str = "auto") -> PlanJob:
-        return cls(check.load(file), solver)
-
-
-@dataclass(frozen=True)
-class SimulationJob:
-    """Policies over traces.
-
-    days: (name, utilisation) of each trace; orders: random assignments of traces to guests. paths: the files of the
-    traces; empty if they are generated.
-    """
+class Simulating:
+    """Policies over traces. days: (name, utilisation) of each; orders: random assignments of traces to guests."""
 
     cluster: Cluster
     days: tuple[tuple[str, Floats], ...]
     policies: tuple[str, ...]
     orders: int
     seed: int
-    paths: tuple[Path, ...] = ()
-
-    def about(self) -> dict[str, Any]:
-        """What a record keeps to continue the simulation."""
-        return {
-            "paths": [str(path.absolute()) for path in self.paths],
-            "traces": {name: hashlib.sha256(utilisation.tobytes()).hexdigest() for name, utilisation in self.days},
-            "policies": list(self.policies),
-            "orders": self.orders,
-            "seed": self.seed,
-        }
 
     @classmethod
-    def of(cls, evidence: ConsolidationEvidence) -> SimulationJob:
-        """The job that a record was made for."""
-        kept = evidence.about["simulation"]
-        paths, guests = tuple(map(Path, kept["paths"])), len(evidence.cluster.guest_names())
-        days = _days(paths, guests, len(kept["traces"]), kept["seed"])
-        return cls(evidence.cluster, days, tuple(kept["policies"]), kept["orders"], kept["seed"], paths)
-
-    @classmethod
-    def read(
-        cls,
-        file: Path,
-        paths: tuple[Path, ...] = (),
-        policies: tuple[str, ...] = (),
-        days: int = 1,
-        orders: int = 1,
-        seed: int = 1,
-    ) -> SimulationJob:
-        """paths: traces; without any, `days` are generated. UsageError with all that is wrong."""
-        cluster = check.load(file, placed=False)
-        chosen = policies or tuple(POLICIES)
+    def of(cls, job: SimulationJob) -> Simulating:
+        """What a job simulates. Reads its traces; UsageError with everything that is wrong."""
+        remedy = "give a folder or a tar archive of traces"
         problems = [
+            Problem(f"{str(path)!r} does not exist", remedy, key="--traces") for path in job.traces if not path.exists()
+        ]
+        problems += [
             Problem(f"there is no policy {name!r}", did_you_mean(name, list(POLICIES)), key="--policy")
-            for name in chosen
+            for name in job.policies
             if name not in POLICIES
         ]
         if problems:
             raise UsageError(*problems)
-        named = _days(paths, len(cluster.guest_names()), days, seed)
-        return cls(cluster, named, tuple(dict.fromkeys(chosen)), orders, seed, paths)
+        days = tuple((path.name, traces.read(path)) for path in job.traces) or tuple(
+            (f"generated, seed {seed}", traces.generated(len(job.cluster.guest_names()), seed))
+            for seed in range(job.seed, job.seed + job.days)
+        )
+        return cls(job.cluster, days, tuple(dict.fromkeys(job.policies or POLICIES)), job.orders, job.seed)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """By trace, what shows that it has changed."""
+        return {name: hashlib.sha256(utilisation.tobytes()).hexdigest() for name, utilisation in self.days}
 
 
-Job = PlanJob | SimulationJob
+class Consolidations(Capability[ConsolidationJob, ConsolidationDirectory, ConsolidationFindings]):
+    """Plan which guests share a host and which hosts are off, and simulate policies."""
 
+    jobs, record, actions = (PlanJob, SimulationJob), ConsolidationDirectory, (Explain,)
+    rows, doing, disturbs = "", "planning", False
 
-class Consolidations:
-    record = ConsolidationDirectory
-
-    def outline(self, job: Job, options: Options) -> Outline:
+    def outline(self, job: ConsolidationJob, options: Options) -> Outline:
         del options
         size = f"{len(job.cluster.host_names())} hosts, {len(job.cluster.guest_names())} guests"
-        if isinstance(job, PlanJob):
+        if not isinstance(job, SimulationJob):
             return Outline((size,), job.cluster.limits.solver / 1e9)
-        lines = (size, f"traces: {', '.join(name for name, _ in job.days)}", f"policies: {', '.join(job.policies)}")
-        return Outline(lines, SIMULATED_S * len(job.days) * job.orders * len(job.policies))
+        whole = Simulating.of(job)
+        lines = (size, f"traces: {', '.join(name for name, _ in whole.days)}", f"policies: {', '.join(whole.policies)}")
+        return Outline(lines, SIMULATED_S * len(whole.days) * whole.orders * len(whole.policies))
 
-    def check(self, job: Job, options: Options) -> None:
-        del job, options
-
-    def measure(self, job: Job, options: Options, emit: Emit) -> ConsolidationDirectory:
-        if isinstance(job, PlanJob):
-            return self._plan(job, options, emit)
-        name = stamped(f"consolidation-{job.cluster.name}")
-        about = _about() | {"simulation": job.about()}
-        record = ConsolidationDirectory.create(
-            options.folder(name), "simulation", job.cluster, options.host.facts, about
-        )
-        with record.exclusive():
-            _simulate(job, record, emit)
-        return record
-
-    def _plan(self, job: PlanJob, options: Options, emit: Emit) -> ConsolidationDirectory:
-        name = stamped(f"consolidation-{job.cluster.name}")
-        path = options.folder(name)
-        emit(Doing("reading the cluster's state"))
-        job = replace(job, cluster=connect.observed(job.cluster))
-        emit(Doing("making a plan"))
-        plan = planned(job)
-        record = ConsolidationDirectory.create(path, "plan", job.cluster, options.host.facts, _about(), plan)
-        emit(Started(record.path))
-        return record
+    def measure(self, record: ConsolidationDirectory, options: Options, emit: Emit) -> None:
+        """Makes a plan, or simulates what the record lacks with the same traces."""
+        del options
+        if isinstance(record.job, SimulationJob):
+            _simulate(record, record.job, emit)
+        elif isinstance(record.job, PlanJob):
+            emit(Doing("reading the cluster's state"))
+            cluster = connect.observed(record.job.cluster)
+            emit(Doing("making a plan"))
+            _keep_plan(record, cluster, planned(cluster, record.job.solver))
 
     def continued_by(self, record: ConsolidationDirectory) -> tuple[str, ...]:
-        if record.evidence().mode == "plan":
+        if isinstance(record.job, PlanJob) and not record.is_ended:
             return ("consolidate", "apply", str(record.path))
-        return ("consolidate", "simulate", "--resume", str(record.path))
-
-    def resume(self, record: ConsolidationDirectory, options: Options, emit: Emit) -> None:
-        """Simulates what the record lacks, with the same traces. Carrying out a plan again goes on with its steps."""
-        del options
-        with record.exclusive():
-            evidence = record.evidence()
-            if evidence.mode == "plan":
-                refuse_to_resume(record, "a plan is made at once", f"partywall consolidate apply {record.path}")
-            if evidence.mode == "watch":
-                refuse_to_resume(
-                    record, "what was not watched is gone", "start a new one: partywall consolidate watch CLUSTER"
-                )
-            if evidence.ended:
-                finished(record, emit)
-                return
-            if "simulation" not in evidence.about:
-                refuse_to_resume(record, "a version that did not keep its traces made it")
-            job = SimulationJob.of(evidence)
-            kept = evidence.about["simulation"]["traces"]
-            if changed := [name for name, digest in job.about()["traces"].items() if kept.get(name) != digest]:
-                remedy = "restore it, or start a new one: partywall consolidate simulate CLUSTER"
-                refuse_to_resume(record, f"trace {changed[0]} has changed since", remedy)
-            _simulate(job, record, emit)
+        return super().continued_by(record)
 
     def findings(self, record: ConsolidationDirectory) -> ConsolidationFindings:
         from partywall.consolidate.findings import findings
 
-        return findings(record.evidence())
+        evidence = record.evidence()
+        if evidence.mode == "plan" and evidence.plan is None:
+            raise TrialError(f"{record.path}: no plan was made; make one: partywall consolidate plan CLUSTER")
+        return findings(evidence)
 
-    def outcome(self, findings: ConsolidationFindings) -> Exit:
-        return EXITS[findings.outcome]
+    def report(self, findings: ConsolidationFindings) -> Report:
+        from partywall.consolidate.report import report
 
-    def files(self) -> Files[ConsolidationFindings]:
-        from partywall.consolidate.report import FILES
-
-        return FILES
-
-
-def _days(paths: tuple[Path, ...], guests: int, days: int, seed: int) -> tuple[tuple[str, Floats], ...]:
-    """Name and utilisation of each trace: of files, or else of generated days."""
-    return tuple((path.name, traces.read(path)) for path in paths) or tuple(
-        (f"generated, seed {seed + day}", traces.generated(guests, seed + day)) for day in range(days)
-    )
+        return report(findings)
 
 
-def _simulate(job: SimulationJob, record: ConsolidationDirectory, emit: Emit) -> None:
-    """Simulates what a record lacks, which ends it."""
-    emit(Started(record.path))
-    done = {(simulation.trace, simulation.order) for simulation in record.evidence().simulations}
-    for simulation in simulated(job, emit, done):
-        record.add_simulation(simulation)
-    record.end()
+def _simulate(record: ConsolidationDirectory, job: SimulationJob, emit: Emit) -> None:
+    """Simulates what a record lacks."""
+    about, done = record.about, {(each.trace, each.order) for each in record.evidence().simulations}
+    if "traces" not in about:
+        refuse_to_resume(record, "a version that did not keep its traces made it")
+    whole, known = Simulating.of(job), about.get("digests", {})
+    if changed := [name for name, digest in whole.digests.items() if known.get(name, digest) != digest]:
+        remedy = "restore it, or start a new one: partywall consolidate simulate CLUSTER"
+        refuse_to_resume(record, f"trace {changed[0]} has changed since", remedy)
+    record.learn(traces=[str(path.absolute()) for path in job.traces], digests=whole.digests)
+    for simulation in simulated(whole, emit, done):
+        record.stream.append(simulation)
 
 
-def planned(job: PlanJob) -> ConsolidationPlan:
+def _keep_plan(record: ConsolidationDirectory, cluster: Cluster, plan: ConsolidationPlan) -> None:
+    """Writes a plan, and the cluster as it was seen for it."""
+    written = cluster.model_dump(mode="json", exclude_unset=True)
+    record.learn(cluster=written, plan=plan.model_dump(mode="json"))
+
+
+def planned(cluster: Cluster, solver: str = "auto") -> ConsolidationPlan:
     """The plan for a cluster whose state is that of its file."""
-    empty = connect.may_empty(job.cluster.limits.hours, datetime.datetime.now().astimezone().time())
-    return plans.make(plans.known(job.cluster, may_empty=empty), solver=job.solver)
+    empty = connect.may_empty(cluster.limits.hours, datetime.datetime.now().astimezone().time())
+    return plans.make(plans.known(cluster, may_empty=empty), solver=solver)
 
 
 def applied(record: ConsolidationDirectory, emit: Emit, timing: Timing | None = None) -> bool:
@@ -247,7 +170,7 @@ def applied(record: ConsolidationDirectory, emit: Emit, timing: Timing | None = 
     with record.exclusive():
         at = {name: spec.host for name, spec in evidence.cluster.guests.items() if spec.host is not None}
         done = Applying(evidence.plan, hypervisor, powers, evidence.journal, record, emit, timing, at).carry_out()
-        record.end()
+        record.carried_out()
     return done
 
 
@@ -269,17 +192,6 @@ def _expect_unchanged(planned: Cluster, now: Cluster, digest: str) -> None:
         raise UsageError(*(Problem(text, "make a new plan: partywall consolidate plan CLUSTER") for text in problems))
 
 
-@dataclass(frozen=True)
-class WatchJob:
-    """A cluster to watch. for_s: None for until it is interrupted; out: the folder for the records of plans."""
-
-    cluster: Cluster
-    every_s: float
-    for_s: float | None = None
-    dry_run: bool = False
-    out: Path = Path("runs")
-
-
 def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None = None) -> bool:
     """Watches until the time is over. False if a plan failed and was undone.
 
@@ -290,12 +202,12 @@ def watched(job: WatchJob, options: Options, emit: Emit, timing: Timing | None =
         seeing = None
         if not job.dry_run:
             path = job.out / stamped(f"watch-{job.cluster.name}")
-            kept = ConsolidationDirectory.create(path, "watch", job.cluster, options.host.facts, _about())
+            kept = ConsolidationDirectory.create(path, job, options.host.facts)
             emit(Started(kept.path))
             stack.enter_context(kept.exclusive())
             stack.callback(kept.end)
             each_s = job.every_s / SEEN_EACH
-            seeing = stack.enter_context(Seeing(job.cluster, hypervisor, options.host, kept.add_seen, each_s))
+            seeing = stack.enter_context(Seeing(job.cluster, hypervisor, options.host, kept.stream.append, each_s))
         return _Watch(job, hypervisor, options, emit, timing, None if seeing is None else (seeing, kept)).run()
 
 
@@ -376,12 +288,13 @@ class _Watch:
         """Carries a plan out, into a record of its own."""
         began_s = seeing.at_s()
         path = self._job.out / stamped(f"consolidation-{look.cluster.name}")
-        record = ConsolidationDirectory.create(path, "plan", look.cluster, self._options.host.facts, _about(), plan)
+        record = ConsolidationDirectory.create(path, PlanJob(cluster=look.cluster), self._options.host.facts)
+        _keep_plan(record, look.cluster, plan)
         done = applied(record, self._emit, self._timing)
         self._emit(Note(f"{'done' if done else 'undone'}: {path}", is_warning=not done))
         self._all_done &= done
         self._watching.done(look, whole=done)
-        kept.add_acted(
+        kept.stream.append(
             Acted(
                 at_s=began_s,
                 ended_s=seeing.at_s(),
@@ -402,7 +315,7 @@ def _is_off(cluster: Cluster, hypervisor: Hypervisor, host: str) -> bool:
         return False
 
 
-def simulated(job: SimulationJob, emit: Emit, known: Collection[tuple[str, int]] = ()) -> Iterator[Simulation]:
+def simulated(job: Simulating, emit: Emit, known: Collection[tuple[str, int]] = ()) -> Iterator[Simulation]:
     """Every policy over every trace in every order, from the same first placement.
 
     known: trace and order of simulations that are left out.
@@ -461,8 +374,3 @@ def unplaced(hosts: Hosts, guests: Guests) -> State:
         moved_s=np.full(len(guests), np.inf),
         origin=np.full(len(guests), -1, np.int64),
     )
-
-
-def _about() -> dict[str, Any]:
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"partywall": __version__, "started_at": started}

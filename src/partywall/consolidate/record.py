@@ -6,90 +6,73 @@ so a killed manager can find out how far it came.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar
 
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.job import ConsolidationJob, PlanJob, SimulationJob, WatchJob
 from partywall.consolidate.values import Acted, ConsolidationEvidence, ConsolidationPlan, Journal, Seen, Simulation
-from partywall.core.record import Record
+from partywall.core.record import JobRecord, Stream
 
-Mode = Literal["plan", "simulation", "watch"]
+Line = Simulation | Journal | Seen | Acted
+ELSEWHERE = ("verb", "cluster", "plan")
+"""Of what identifies a record, parts that evidence has under their own names."""
+VERBS = {"plan": PlanJob.verb, "simulation": SimulationJob.verb, "watch": WatchJob.verb}
 
 
-class ConsolidationDirectory(Record):
+class ConsolidationDirectory(JobRecord[ConsolidationJob]):
     """The record of a plan, of a simulation, or of a watched cluster."""
 
-    KIND, MARK, MADE_BY = "consolidation", "consolidation.json", "partywall consolidate plan CLUSTER"
+    KIND, MADE_BY = "consolidation", "partywall consolidate plan CLUSTER"
+    JOBS = (PlanJob, SimulationJob, WatchJob)
+    stream: ClassVar[Stream[Line]] = Stream(simulation=Simulation, journal=Journal, seen=Seen, acted=Acted)
 
-    @classmethod
-    def create(
-        cls,
-        path: Path,
-        mode: Mode,
-        cluster: Cluster,
-        host: Mapping[str, Any],
-        about: Mapping[str, Any],
-        plan: ConsolidationPlan | None = None,
-    ) -> Self:
-        """A new one. UsageError if something exists at `path`."""
-        made = cls.make(path)
-        made.put("host.json", json.dumps(host, indent=1))
-        content = {
-            "mode": mode,
-            "about": dict(about),
-            "cluster": cluster.model_dump(mode="json", exclude_unset=True),
-            "plan": None if plan is None else plan.model_dump(mode="json"),
-        }
-        made.put(cls.MARK, json.dumps(content, indent=1))
-        return made
-
-    def add_simulation(self, simulation: Simulation) -> None:
-        """All policies over one trace."""
-        self.append_line(json.dumps({"kind": "simulation", **simulation.model_dump(mode="json")}, allow_nan=False))
+    @property
+    def about(self) -> dict[str, Any]:
+        """The file that identifies the record. An earlier version had facts and the traces under keys of their own."""
+        kept = super().about
+        if "verb" in kept:
+            return kept
+        if missing := {"mode", "about", "cluster", "plan"} - kept.keys():
+            raise self.damaged(self.MARK, f"it has no {sorted(missing)[0]}")
+        facts = dict(kept["about"])
+        if (simulated := facts.pop("simulation", None)) is not None:
+            digests = simulated.pop("traces")
+            facts |= {**simulated, "traces": simulated.pop("paths"), "days": len(digests), "digests": digests}
+        return {"verb": VERBS[kept["mode"]], "cluster": kept["cluster"], "plan": kept["plan"], **facts}
 
     def add_journal(self, entry: Journal) -> None:
-        """A step's beginning or end, which is on the disk when this returns."""
-        self.append_line(json.dumps({"kind": "journal", **entry.model_dump(mode="json")}), durable=True)
+        """Writes a step's beginning or end, which is on the disk when this returns."""
+        self.stream.append(entry, durable=True)
 
-    def add_seen(self, seen: Seen) -> None:
-        """The cluster as it is now."""
-        self.append_line(json.dumps({"kind": "seen", **seen.model_dump(mode="json")}, allow_nan=False))
-
-    def add_acted(self, acted: Acted) -> None:
-        """A plan that was carried out."""
-        self.append_line(json.dumps({"kind": "acted", **acted.model_dump(mode="json")}, allow_nan=False))
+    def carried_out(self) -> None:
+        """Writes that all steps of the plan are done, or were undone."""
+        super().end()
 
     def end(self) -> None:
-        """All is done."""
-        self.append_line(json.dumps({"kind": "ended"}))
+        """Writes that the job came to its end. A plan has another one: when it is carried out."""
+        if not isinstance(self.job, PlanJob):
+            super().end()
 
     def evidence(self) -> ConsolidationEvidence:
         """Everything in the record. UsageError if it is unreadable."""
-        content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))
-        if missing := {"mode", "about", "cluster", "plan"} - content.keys():
-            raise self.damaged(self.MARK, f"it has no {sorted(missing)[0]}")
-        lines = self.whole_lines()
+        about, lines = self.about, list(self.stream)
 
-        def of(kind: str) -> list[dict[str, Any]]:
-            return [
-                {key: value for key, value in line.items() if key != "kind"} for line in lines if line["kind"] == kind
-            ]
+        def of(kind: type[Any]) -> tuple[Any, ...]:
+            return tuple(line for line in lines if isinstance(line, kind))
 
         return self.decoded(
             self.MARK,
             lambda _: ConsolidationEvidence(
                 name=self.name,
-                mode=content["mode"],
-                cluster=Cluster.model_validate(content["cluster"]),
+                mode=next(mode for mode, verb in VERBS.items() if verb == about["verb"]),
+                cluster=Cluster.model_validate(about["cluster"]),
                 host=self.host,
-                about=content["about"],
-                plan=None if content["plan"] is None else ConsolidationPlan.model_validate(content["plan"]),
-                simulations=tuple(Simulation.model_validate(line) for line in of("simulation")),
-                journal=tuple(Journal.model_validate(line) for line in of("journal")),
-                seen=tuple(Seen.model_validate(line) for line in of("seen")),
-                acted=tuple(Acted.model_validate(line) for line in of("acted")),
-                ended=bool(of("ended")),
+                about={name: fact for name, fact in about.items() if name not in ELSEWHERE},
+                plan=None if about.get("plan") is None else ConsolidationPlan.model_validate(about["plan"]),
+                simulations=of(Simulation),
+                journal=of(Journal),
+                seen=of(Seen),
+                acted=of(Acted),
+                ended=self.is_ended,
             ),
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
+from partywall import registry
 from partywall.core.job import Action, J, Job
 from partywall.core.record import JobRecord, Record, stamped
 from partywall.core.stats.estimate import Outcome
@@ -30,11 +31,15 @@ EXITS = {Outcome.HOLDS: Exit.HOLDS, Outcome.VIOLATED: Exit.VIOLATED, Outcome.INC
 
 @dataclass(frozen=True)
 class Outline:
-    """What would be measured, one item a line, and how long it takes. tables: what is shown above the lines."""
+    """What would be measured, one item a line, and how long it takes. tables: what is shown above the lines.
+
+    forecast: what is predicted of the findings; its values are in the document of the command.
+    """
 
     lines: tuple[str, ...]
     seconds: float
     tables: tuple[Table, ...] = ()
+    forecast: Report | None = None
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,12 @@ class Capability(ABC, Generic[J, JR, F]):
 
     Modules that draw are imported when they are used.
 
-    jobs: each is a command. actions: commands that measure nothing. rows: what the rows of a report are called.
-    doing: what it does, for those who watch. keeps: what goes on if a listener fails. disturbs: whether it and other
-    measurements of a host disturb each other. cannot_resume: why its records cannot be continued. only_with_out:
-    whether it keeps a record only if its path is given, because a job may go on for months. adjusts: what of a running
-    job can be changed, as a request to it says (`core.control`); empty if nothing. metrics: makes what a metrics file
-    says; None if there is none.
+    jobs: each is a command. actions: commands that measure nothing. rows: what the rows of a report are called; empty
+    if its JSON document has them in another form. doing: what it does, for those who watch. keeps: what goes on if a
+    listener fails. disturbs: whether it and other measurements of a host disturb each other. cannot_resume: why its
+    records cannot be continued. only_with_out: whether it keeps a record only if its path is given, because a job may
+    go on for months. adjusts: what of a running job can be changed, as a request to it says (`core.control`); empty if
+    nothing. metrics: makes what a metrics file says; None if there is none.
     """
 
     jobs: ClassVar[tuple[type[Job], ...]]
@@ -137,6 +142,11 @@ class Capability(ABC, Generic[J, JR, F]):
         """Raises a UsageError or CapabilityError with everything that prevents the job."""
         self.outline(job, options)
 
+    def foretell(self, job: J, options: Options, emit: Emit) -> Outline:
+        """As `outline`, with what is predicted of the findings, which may take some seconds."""
+        del emit
+        return self.outline(job, options)
+
     def adjustable(self, record: JR) -> str:
         """The text of what a running job can be changed to, as it is now; for an editor."""
         del record
@@ -152,15 +162,16 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def begin(self, job: J, options: Options, emit: Emit) -> JR | None:
         """Checks a job, and carries it out. Returns its record; None if none is kept."""
-        self.check(job, options)
         if self.only_with_out and options.out is None:
+            self.check(job, options)
             emit(Started(None))
             self.measure(self.record.kept_nowhere(job), options, emit)
             return None
-        word = job.verb if len(self.jobs) > 1 else ""
-        path = options.folder(stamped("-".join(filter(None, (self.name, word)))))
+        path = options.folder(stamped(self.named(job, job.subject)))
         words = " ".join(self._resuming(job))
         instead = "" if self.why_not(job) else f", or continue it: partywall {words} --resume {path}"
+        self.record.expect_none(path, instead)
+        self.check(job, options)
         record = self.record.create(path, job, options.host.facts, instead)
         with record.exclusive():
             try:
@@ -169,6 +180,10 @@ class Capability(ABC, Generic[J, JR, F]):
                 record.drop_if_bare()
                 raise
         return record
+
+    def named(self, job: Job | type[Job], subject: str) -> str:
+        """What the name of a job's record begins with."""
+        return "-".join(filter(None, (self.name, subject or (job.verb if len(self.jobs) > 1 else ""))))
 
     def _carry_out(self, record: JR, job: Job, options: Options, emit: Emit) -> None:
         emit(Started(record.path))
@@ -191,16 +206,19 @@ class Capability(ABC, Generic[J, JR, F]):
 
     def _resuming(self, job: Job) -> tuple[str, ...]:
         """The command of a job, without `partywall`."""
-        return (self.record.MADE_BY.split()[1], *filter(None, [job.verb]))
+        return (registry.command(self.name), *filter(None, [job.verb]))
 
     def resume(self, record: JR, options: Options, emit: Emit) -> None:
         """Measures the rest of an interrupted record. UsageError that says why if it cannot be continued."""
-        if self.cannot_resume or self.why_not(record.job):
-            refuse_to_resume(record, self.cannot_resume or self.why_not(record.job))
+        if self.cannot_resume:
+            refuse_to_resume(record, self.cannot_resume)
+        if why := self.why_not(record.job):
+            refuse_to_resume(record, why, f"start a new one: partywall {' '.join(self._resuming(record.job))}")
         with record.exclusive():
             if record.is_ended:
                 finished(record, emit)
             else:
+                self.check(record.job, options)
                 self._carry_out(record, record.job, options, emit)
 
     def outcome(self, findings: F) -> Exit:

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from partywall import units
-from partywall.core.document.textfile import TOLD, TextFile
+from partywall.core.document.textfile import TOLD, Document, TextFile
 from partywall.errors import Problem, UsageError
 from partywall.values import Frozen
 
@@ -55,7 +55,7 @@ class Option:
 class Asked:
     """A field of a job as it is asked for. type: the type of one value, as people know it.
 
-    document: the type of the file that the value is, a `TextFile`; None if it is none. A page's editor gives its text.
+    document: the document that the value is; None if it is none.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Asked:
     is_list: bool
     is_required: bool
     default: Any
-    document: Any = None
+    document: Document | None = None
 
     @property
     def flag(self) -> str:
@@ -104,6 +104,11 @@ class Job(Frozen):
     makes_files: ClassVar[bool] = False
 
     @property
+    def subject(self) -> str:
+        """What it is about, for the name of its record; empty if the job says enough."""
+        return ""
+
+    @property
     def ends(self) -> bool:
         """False if the job goes on until Ctrl-C, which is then its normal end."""
         return True
@@ -111,7 +116,7 @@ class Job(Frozen):
     @classmethod
     def asked(cls) -> tuple[Asked, ...]:
         """The fields in their order. Those without an `Option` are not asked for."""
-        every = ((name, info, _option(info)) for name, info in cls.model_fields.items())
+        every = ((name, info, _mark(info, Option)) for name, info in cls.model_fields.items())
         return tuple(_asked(name, info, option) for name, info, option in every if option is not None)
 
     @classmethod
@@ -154,10 +159,12 @@ class Action(Job):
 
 
 J = TypeVar("J", bound=Job)
+M = TypeVar("M")
 
 
-def _option(info: FieldInfo) -> Option | None:
-    return next((mark for mark in info.metadata if isinstance(mark, Option)), None)
+def _mark(info: FieldInfo, kind: type[M]) -> M | None:
+    """What is said of a field in its annotation."""
+    return next((mark for mark in info.metadata if isinstance(mark, kind)), None)
 
 
 def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
@@ -169,7 +176,9 @@ def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
         inside = next(part for part in get_args(inside) if part is not type(None))
     type_: Any = str if is_text or inside not in (int, float, bool) else inside
     default = None if info.is_required() else info.default
-    document = inside if isinstance(inside, type) and issubclass(inside, TextFile) else None
+    document = _mark(info, Document)
+    if isinstance(inside, type) and issubclass(inside, TextFile):
+        document = Document(inside.MODEL, inside.model_validate, edited=True)
     return Asked(name, option, type_, is_list, info.is_required(), default, document)
 
 

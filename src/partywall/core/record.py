@@ -73,10 +73,10 @@ class Record:
         write_whole(self.path / name, content, durable=True)
 
     @staticmethod
-    def expect_none(path: Path) -> None:
-        """UsageError if something exists where one is to be made later."""
+    def expect_none(path: Path, instead: str = "") -> None:
+        """UsageError if something exists where one is to be made later. instead: an alternative for the message."""
         if path.exists():
-            raise _exists(path)
+            raise _exists(path, instead)
 
     @classmethod
     def is_one(cls, path: Path) -> bool:
@@ -210,10 +210,10 @@ class Lines(Generic[E]):
     def __init__(self, record: Record, models: Mapping[str, type[E]], kinds: Mapping[type[E], str]) -> None:
         self._record, self._models, self._kinds = record, models, kinds
 
-    def append(self, value: E) -> None:
-        """Writes a line."""
+    def append(self, value: E, *, durable: bool = False) -> None:
+        """Writes a line. durable: it is on the disk when this returns."""
         content = {"kind": self._kinds[type(value)], **value.model_dump(mode="json", exclude_defaults=True)}
-        self._record.append_line(json.dumps(content, allow_nan=False))
+        self._record.append_line(json.dumps(content, allow_nan=False), durable=durable)
 
     def __iter__(self) -> Iterator[E]:
         """The lines in order, one at a time. UsageError for a line that is damaged."""
@@ -281,13 +281,17 @@ class JobRecord(Record, Generic[J]):
         """The file that identifies the record."""
         return self.decoded(self.MARK, lambda text: dict(json.loads(text)))
 
+    def learn(self, **facts: Any) -> None:
+        """Adds facts that are known after the start to that file, from which the job is read anew."""
+        self.put(self.MARK, json.dumps(self.about | facts, indent=1))
+        self.__dict__.pop("job", None)
+
     @cached_property
     def job(self) -> J:
         """The job that it is of. Values that an older version did not write are the defaults."""
-        return self.decoded(self.MARK, self._job)
+        return self.decoded(self.MARK, lambda _: self._job(self.about))
 
-    def _job(self, text: str) -> J:
-        about = json.loads(text)
+    def _job(self, about: Mapping[str, Any]) -> J:
         kind = next(job for job in self.JOBS if job.verb == about.get("verb", ""))
         return cast("J", kind.model_validate({name: about[name] for name in kind.model_fields if name in about}))
 

@@ -1,4 +1,5 @@
-"""Live migrations of guests between two hosts: carried out, watched from the guest, its QEMUs and its clients.
+"""Move a guest between hosts while it works, and measure what that does to its users.
 
-The two hosts are network namespaces on this machine (`measure.network`). What the figures mean is `findings`' matter.
+It is watched from the guest, its QEMUs and its clients. The two hosts are network namespaces on this machine
+(`measure.network`), or hosts of the user's own (`measure.owned`). What the figures mean is `findings`' matter.
 """

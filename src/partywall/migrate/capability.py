@@ -3,81 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, units
-from partywall.agent.catalogue import shipped
+from partywall import units
 from partywall.core import here
-from partywall.core.capability import EXITS, Options, Outline, expect_same, finished
+from partywall.core.capability import Capability, Options, Outline, expect_same
 from partywall.core.record import stamped
-from partywall.errors import Exit, Problem, UsageError
-from partywall.events import Emit, Note, Started
-from partywall.migrate import check as plans
+from partywall.core.report.value import Report
+from partywall.errors import Problem, UsageError
+from partywall.events import Emit, Note
 from partywall.migrate import known as known_moves
 from partywall.migrate import record as store
 from partywall.migrate.document import (
+    Forecast,
     MigrationEvidence,
     MigrationPlan,
     MigrationReport,
     MoveFinding,
-    Prediction,
     rate_text,
 )
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import owned, series
 from partywall.migrate.measure.seen import MOVE_S, Seen
 from partywall.migrate.measure.watching import SURVEY_S
 from partywall.migrate.record import MigrationDirectory
 
-if TYPE_CHECKING:
-    from partywall.core.report.files import Files
-
 RUNS = Path("runs")
 OF_ITS_TIME = ("clocks_ahead_ns", "defaults")
 """Facts that may differ when a record is continued."""
+NO_RECORD = "no prediction: no record in runs/ has the same guest, link and workloads; --advise makes one"
 
 
-@dataclass(frozen=True)
-class MigrationJob:
-    """A plan to be carried out. only_advise: without its moves, for predictions and advice.
+class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
+    """Moves of guests while they are used."""
 
-    known: the record that predictions for a guest of the user's own rest on; None for those in runs/ that fit.
-    """
-
-    plan: MigrationPlan
-    only_advise: bool = False
-    known: Path | None = None
-
-    @classmethod
-    def read(cls, file: Path, *, only_advise: bool = False, known: Path | None = None) -> MigrationJob:
-        """A plan file. UsageError with all that is wrong with it."""
-        plan = plans.load(file, shipped())
-        if only_advise and plan.hosts is None and not plan.calibration:
-            problem = Problem("calibration is 0, so nothing can be predicted", "set it to 3, for example", str(file))
-            raise UsageError(problem)
-        return cls(plan, only_advise, known)
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """Predictions by workload and method. record, started: what they rest on, and when it was measured.
-
-    rests_on, said, lacking: of a guest that was watched for them, see `migrate.findings.cost.Basis`.
-    """
-
-    predictions: Mapping[tuple[str, str], Prediction]
-    record: Path | None = None
-    started: str = ""
-    rests_on: str = ""
-    said: tuple[str, ...] = ()
-    lacking: str = ""
-
-
-class Migrations:
-    record = MigrationDirectory
+    jobs, record = (MigrationJob,), MigrationDirectory
+    rows, doing = "moves", "moving"
 
     def outline(self, job: MigrationJob, options: Options) -> Outline:
         del options
@@ -122,9 +84,23 @@ class Migrations:
                     return forecast
         return None
 
+    def foretell(self, job: MigrationJob, options: Options, emit: Emit) -> Outline:
+        """Predicts from an earlier record, or from a look at a guest of the user's own."""
+        from partywall.migrate import report
+
+        if job.plan.hosts is not None:
+            forecast, why_not = self.look(job, options, emit), ""
+        else:
+            here.check_folder(options.work_root)
+            series.check(options.host)
+            forecast, why_not = self.forecast(job, job.known, RUNS), NO_RECORD
+        return replace(self.outline(job, options), forecast=report.forecast(forecast, why_not))
+
     def check(self, job: MigrationJob, options: Options) -> None:
         here.check_folder(options.work_root)
         if job.plan.hosts is None:
+            if job.known is not None:
+                raise UsageError(Problem("--known is for --dry-run", "add --dry-run, or leave it out"))
             series.check(options.host)
             return
         # Looks at both ends, and changes nothing.
@@ -144,39 +120,14 @@ class Migrations:
         )
         return _from_survey(evidence, [each.finding() for each in earlier])
 
-    def measure(self, job: MigrationJob, options: Options, emit: Emit) -> MigrationDirectory:
-        name = stamped(f"migration-{job.plan.name}")
-        # Before a guest is started.
-        MigrationDirectory.expect_none(options.folder(name))
-        self.check(job, options)
-        with _opened(job.plan, name, options, emit) as moves:
-            about = _about(moves) | ({"only_advise": True} if job.only_advise else {})
-            if job.known is not None:
-                # A record that does not fit is refused before there is one of this series.
-                known_moves.earlier_moves(job.plan, about, job.known, RUNS)
-                about |= {"known": str(job.known)}
-            record = MigrationDirectory.create(options.folder(name), job.plan, options.host.facts, about)
-            with record.exclusive():
-                _go_on(moves, record, emit, job.known)
-        return record
-
-    def continued_by(self, record: MigrationDirectory) -> tuple[str, ...]:
-        return ("migrate", "--resume", str(record.path))
-
-    def resume(self, record: MigrationDirectory, options: Options, emit: Emit) -> None:
+    def measure(self, record: MigrationDirectory, options: Options, emit: Emit) -> None:
         """Carries out the moves that the record lacks, with a new guest, or with the user's own where it is now."""
-        with record.exclusive():
-            evidence = record.evidence()
-            if not evidence.interrupted:
-                finished(record, emit)
-                return
-            job = MigrationJob(evidence.plan)
-            self.check(job, options)
-            with _opened(job.plan, stamped(f"migration-{job.plan.name}"), options, emit) as moves:
-                about = {name: fact for name, fact in moves.about().items() if name not in OF_ITS_TIME}
-                expect_same(record, evidence.about, about)
-                known = evidence.about.get("known")
-                _go_on(moves, record, emit, None if known is None else Path(known))
+        job, known = record.job, record.about
+        with _opened(job.plan, stamped(self.named(job, job.subject)), options, emit) as moves:
+            about = moves.about()
+            expect_same(record, known, {name: fact for name, fact in about.items() if name not in OF_ITS_TIME})
+            record.learn(**{name: fact for name, fact in about.items() if name not in known})
+            _go_on(moves, record, emit)
 
     def findings(self, record: MigrationDirectory) -> MigrationReport:
         from partywall.migrate.findings.cost import findings
@@ -185,13 +136,10 @@ class Migrations:
         report = findings(evidence, record.table)
         return MigrationReport(findings=report, plan=evidence.plan, host=evidence.host, about=evidence.about)
 
-    def outcome(self, findings: MigrationReport) -> Exit:
-        return EXITS[findings.findings.outcome]
+    def report(self, findings: MigrationReport) -> Report:
+        from partywall.migrate import report
 
-    def files(self) -> Files[MigrationReport]:
-        from partywall.migrate.report import FILES
-
-        return FILES
+        return report.report(findings)
 
 
 def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> series.Series | owned.OwnSeries:
@@ -202,13 +150,10 @@ def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> ser
     return series.Series(plan, options.host, name, options.work_root)
 
 
-def _go_on(
-    moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None = None
-) -> None:
-    """Does what a record lacks: surveys, calibration moves, and moves. known: see `MigrationJob`."""
-    evidence = record.evidence()
+def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
+    """Does what a record lacks: surveys, calibration moves, and moves."""
+    evidence, job = record.evidence(), record.job
     done = frozenset(move.number for move in (*evidence.calibration, *evidence.moves))
-    emit(Started(record.path, moves.about()))
 
     def keep(seen: Seen) -> None:
         record.append(seen.move, seen.tables)
@@ -216,19 +161,17 @@ def _go_on(
 
     if isinstance(moves, owned.OwnSeries):
         if not evidence.surveys:
-            _add_survey(moves, record, emit, known)
-        if not evidence.about.get("only_advise"):
+            _add_survey(moves, record, emit)
+        if not job.only_advise:
             moves.carry_out(emit, keep, done, _announce(record, emit))
-        record.end()
         return
     if evidence.plan.calibration:
         surveyed = {survey.workload for survey in evidence.surveys}
         for workload in (name for name in evidence.plan.workloads if name not in surveyed):
             record.add_survey(moves.survey(workload, emit))
         moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION), done)
-    if not evidence.about.get("only_advise"):
+    if not job.only_advise:
         moves.carry_out(emit, keep, done)
-    record.end()
 
 
 def _said(seen: Seen) -> str:
@@ -239,9 +182,9 @@ def _said(seen: Seen) -> str:
     return line(cost.move_finding(seen.move, seen.tables))
 
 
-def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit, known: Path | None) -> None:
+def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
     """What predictions of a guest of the user's own rest on: a look at it, and its earlier moves."""
-    earlier = known_moves.earlier_moves(moves.plan, moves.about(), known, RUNS)
+    earlier = known_moves.earlier_moves(moves.plan, moves.about(), record.job.known, RUNS)
     if (survey := moves.survey(emit)) is None:
         return
     for each in earlier:
@@ -258,11 +201,10 @@ def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
         move.number: {name: record.table(name, move.number) for name in store.COLUMNS} for move in evidence.calibration
     }
     forecast = _from_survey(evidence, [cost.move_finding(each, tables[each.number]) for each in evidence.calibration])
-    for text in (*forecast.said, forecast.lacking):
-        if text:
-            emit(Note(text))
+    for text in forecast.notes:
+        emit(Note(text))
     if forecast.rests_on:
-        emit(Note(f"Predictions rest on {forecast.rests_on}:"))
+        emit(Note(f"{forecast.source}:"))
     for (_, method), each in forecast.predictions.items():
         emit(Note(f"  {method}: {cost.in_words(each, evidence.plan.give_up)}", is_warning=not each.converges))
     return {method: each.spans["total_s"].value for (_, method), each in forecast.predictions.items() if each.spans}
@@ -292,8 +234,3 @@ def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str
     if not forecast:
         return "it has no completed calibration moves for these methods"
     return Forecast(forecast, record.path, str(evidence.about.get("started_at", "")))
-
-
-def _about(moves: series.Series | owned.OwnSeries) -> dict[str, Any]:
-    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"partywall": __version__, "started_at": started, **moves.about()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from partywall.core.report.charts import BASELINE, HEIGHT, MUTED, TREATED, WIDTH, AnyChart, inlined
+from partywall.core.report.value import Chart
 from partywall.migrate.document import MigrationFindings, MoveFinding
 
 Rows = list[dict[str, Any]]
@@ -19,36 +21,38 @@ BLACKOUTS = {
 }
 
 
-def all_charts(findings: MigrationFindings) -> dict[str, tuple[str, str, AnyChart | alt.VConcatChart]]:
-    """(title, caption, chart) by id."""
-    drawn: dict[str, tuple[str, str, AnyChart | alt.VConcatChart]] = {}
+def all_charts(findings: MigrationFindings) -> Iterator[Chart]:
+    """The charts that have something to draw."""
     if any("clients_s" in cell.figures for cell in findings.cells):
-        drawn["blackouts"] = (
+        yield Chart(
+            "blackouts",
             "Blackouts of each method",
             "Each point is a move. QEMU's downtime ends before the guest goes on; clients wait until it answers.",
-            blackouts(findings),
+            lambda: blackouts(findings),
         )
-        drawn["parts"] = (
+        yield Chart(
+            "parts",
             "What clients waited for",
             "Mean over moves. The parts add up to the time that clients waited.",
-            parts(findings),
+            lambda: parts(findings),
         )
     if used := [move for move in _typical(findings) if move.users_timeline]:
-        drawn["users-timeline"] = (
+        yield Chart(
+            "users-timeline",
             "Virtual users during a move",
             "One move of each workload by each method; a point a second. Slowest response (red) and median (blue); the "
             "shaded time is the move.",
-            timeline(used, users=True),
+            lambda: timeline(used, users=True),
         )
     if shown := _typical(findings):
-        drawn["timeline"] = (
+        yield Chart(
+            "timeline",
             "Response times during a move",
             "One move of each workload by each method; bins of 50 ms. The slowest response "
             "of a bin (red), with the median (blue); the shaded time is the move. "
             "Requests without an answer are not drawn.",
-            timeline(shown),
+            lambda: timeline(shown),
         )
-    return drawn
 
 
 def blackouts(findings: MigrationFindings) -> AnyChart:

@@ -6,6 +6,9 @@ nanoseconds of the host, unless a name says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -504,6 +507,32 @@ class Prediction(Frozen):
     @property
     def converges(self) -> bool:
         return self.chance >= 0.5
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predictions by workload and method. record, started: what they rest on, and when it was measured.
+
+    rests_on, said, lacking: of a guest that was watched for them, see `migrate.findings.cost.Basis`.
+    """
+
+    predictions: Mapping[tuple[str, str], Prediction]
+    record: Path | None = None
+    started: str = ""
+    rests_on: str = ""
+    said: tuple[str, ...] = ()
+    lacking: str = ""
+
+    @property
+    def source(self) -> str:
+        """What they are made from, in words."""
+        when = f" of {self.started}" if self.started else ""
+        return f"Predicted from {self.record}{when}" if self.record else f"Predictions rest on {self.rests_on}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know beside them."""
+        return tuple(filter(None, (*self.said, self.lacking)))
 
 
 class Choice(Frozen):

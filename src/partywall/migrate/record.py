@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from partywall.core.arrow import values
-from partywall.core.record import Record
+from partywall.core.record import JobRecord
 from partywall.files import replace_durably
-from partywall.migrate.document import MigrationEvidence, MigrationPlan, Move, Survey
+from partywall.migrate.document import MigrationEvidence, Move, Survey
+from partywall.migrate.job import MigrationJob
 
 Table = npt.NDArray[Any]
 """(rows, columns), see COLUMNS."""
@@ -39,19 +40,11 @@ users: responses of virtual users in each second, by response time; −1 for tho
 """
 
 
-class MigrationDirectory(Record):
+class MigrationDirectory(JobRecord[MigrationJob]):
     """The record of a series of moves."""
 
-    KIND, MARK, MADE_BY = "migration", "migration.json", "partywall migrate PLAN"
-
-    @classmethod
-    def create(cls, path: Path, plan: MigrationPlan, host: Mapping[str, Any], about: Mapping[str, Any]) -> Self:
-        """A new one; UsageError if there is something at `path` already."""
-        made = cls.make(path)
-        made.put("host.json", json.dumps(host, indent=1))
-        content = {"plan": plan.model_dump(mode="json", exclude_unset=True), **about}
-        made.put(cls.MARK, json.dumps(content, indent=1))
-        return made
+    KIND, MADE_BY = "migration", "partywall migrate PLAN"
+    JOBS = (MigrationJob,)
 
     def append(self, move: Move, tables: Mapping[str, Table], kind: str = MOVE) -> None:
         """Writes a move of the plan or of the calibration. Its tables first: one whose line is there is complete.
@@ -68,10 +61,6 @@ class MigrationDirectory(Record):
         """Writes what is known of a workload before the moves."""
         self.append_line(json.dumps({"kind": "survey", **survey.model_dump(mode="json")}, allow_nan=False))
 
-    def end(self) -> None:
-        """All moves are done."""
-        self.append_line(json.dumps({"kind": "ended"}))
-
     def table(self, name: str, number: int) -> Table:
         """A table of a move; empty if there is none."""
         file = self._file(name, number)
@@ -82,17 +71,16 @@ class MigrationDirectory(Record):
 
     def evidence(self) -> MigrationEvidence:
         """All but the tables; UsageError if it cannot be understood."""
-        content = self.decoded(self.MARK, lambda text: dict(json.loads(text)))
         lines = self.whole_lines()
         return MigrationEvidence(
             name=self.name,
-            plan=self.decoded(self.MARK, lambda _: MigrationPlan.model_validate(content.pop("plan"))),
+            plan=self.job.plan,
             host=self.host,
-            about=content,
+            about=self.about,
             moves=tuple(Move.model_validate(each) for each in _of(lines, MOVE)),
             calibration=tuple(Move.model_validate(each) for each in _of(lines, CALIBRATION)),
             surveys=tuple(Survey.model_validate(each) for each in _of(lines, "survey")),
-            interrupted=not any(line["kind"] == "ended" for line in lines),
+            interrupted=not self.is_ended,
         )
 
     def _write(self, name: str, number: int, table: Table) -> None:

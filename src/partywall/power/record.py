@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -49,8 +48,7 @@ class PowerRecord(JobRecord[PowerJob]):
         """Writes what the meters are, the boot of the host, and the model whose watts are divided."""
         if model is not None:
             self.put(USED, model.model_dump_json(indent=1))
-        facts = [meter.model_dump(mode="json") for meter in meters]
-        self.put(self.MARK, json.dumps(self.about | {"meters": facts, "boot": boot}, indent=1))
+        self.learn(meters=[meter.model_dump(mode="json") for meter in meters], boot=boot)
 
     def evidence(self) -> PowerEvidence:
         """All of it. UsageError if it cannot be understood."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from partywall import kinds, study, units
-from partywall.agent.catalogue import shipped
 from partywall.core.capability import Options, Outline
 from partywall.core.document.decode import decode
 from partywall.core.document.formats import FORMATS, format_key, refuse_other
@@ -29,9 +28,6 @@ from partywall.load.compiling import program as compiled
 from partywall.load.document import LoadPlan
 from partywall.load.quick import Quick
 from partywall.load.quick import program as quick_program
-from partywall.migrate import check as migration_plans
-from partywall.migrate.capability import MigrationJob
-from partywall.migrate.document import MigrationPlan
 from partywall.run.capability import RunJob, Runs, outlined
 from partywall.run.check import load
 from partywall.run.check import names as scenario_names
@@ -57,7 +53,7 @@ NAME = "document.yaml"
 def file_keys() -> frozenset[str]:
     """The keys of documents whose values are files of this host."""
     made_of = [kind for kind in MEASURED if made.is_made(kind)]
-    return frozenset(host_path_keys(Scenario, LoadPlan, MigrationPlan, *map(made.model_of, made_of)))
+    return frozenset(host_path_keys(Scenario, LoadPlan, *(made.document_of(kind).model for kind in made_of)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,9 @@ def kind_of(text: str) -> str:
 
 def shipped_names(kind: str) -> tuple[str, ...]:
     """The names of the shipped documents, by kind."""
-    listed = {"run": scenario_names, "study": study.names, "migration": migration_plans.names}
+    listed = {"run": scenario_names, "study": study.names}
+    if kind in MEASURED and made.is_made(kind):
+        return made.document_of(kind).names()
     return listed[kind]() if kind in listed else ()
 
 
@@ -185,13 +183,10 @@ def _read(kind: str, file: Path) -> None:
             load(file)
         case "load":
             compiled(load_plans.load(file))
-        case "migration":
-            migration_plans.load(file, shipped())
         case "study":
             _study_job(str(file))
         case _:
-            job, name, _ = made.document_job(kind)
-            job.parsed({name: str(file)})
+            made.job_of(Order(kind=kind, document=""), str(file))
 
 
 def forecast(order: Order, host: Host, *, allow_commands: bool) -> Forecast:
@@ -244,8 +239,6 @@ def _job(order: Order, file: Path) -> Any:
             return _load_job(order, file, duration_ns)
         case "study" if source:
             return _study_job(source, long=order.long, seed=order.seed)
-        case "migration" if source:
-            return MigrationJob.read(file if order.document is not None else migration_plans.find(source))
     raise UsageError(Problem(f"a {order.kind} needs something to measure", "give a document, an address or a time"))
 
 

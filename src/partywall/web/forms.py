@@ -80,7 +80,7 @@ def order_of(form: Form) -> Order:
     """The order of a form. UsageError that names each field with a mistake."""
     numbers = {"users": int, "seed": int, "rate": float}
     content: dict[str, Any] = {"kind": form.get("kind") or "run", "long": form.get("long") == "on"}
-    if made.is_made(content["kind"]):
+    if made.is_made(content["kind"]) and not (form.document or form.get("shipped")):
         verb = form.get("verb")
         options = made.given(content["kind"], verb, form.get, lambda name: form.get(name).split())
         return checked_order({"kind": content["kind"], "verb": verb or None, "options": options})

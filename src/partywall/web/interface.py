@@ -162,7 +162,7 @@ class Interface:
         del request
         from partywall.core.document.schema import schema_of  # noqa: PLC0415 - of the editor alone
 
-        schema = schema_of(made.model_of("guard"), "Partywall policy of the guard")
+        schema = schema_of(made.document_of("guard").model, "Partywall policy of the guard")
         return JSONResponse(schema, headers={"cache-control": "max-age=3600"})
 
 

@@ -30,7 +30,7 @@ Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]{1,2000}$")]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,1000}$")]
 
 DOCUMENT_BYTES_MAX = 512 * 1024
-HAND_MADE = ("run", "load", "study", "migration")
+HAND_MADE = ("run", "load", "study")
 """Kinds whose forms and commands are written by hand."""
 
 

@@ -10,10 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from partywall import kinds, registry
-from partywall.core.document.textfile import TextFile
+from partywall.core.document.textfile import Document
 from partywall.core.job import Asked, Job
 from partywall.errors import Problem, UsageError
 from partywall.web.jobs import Order
@@ -42,27 +40,26 @@ def forms() -> tuple[JobForm, ...]:
         JobForm(name, job.verb, _first_sentence(job), f"partywall {' '.join(_words(name, job))}", _remote(job))
         for name in registry.made()
         for job in kinds.made(name).jobs
-        if document_of(job) is None and all(each.option.page for each in job.asked() if each.is_required)
+        if _document(job) is None and all(each.option.page for each in job.asked() if each.is_required)
     )
 
 
-def document_of(job: type[Job]) -> tuple[str, type[TextFile]] | None:
-    """Name and type of the field of a job that an editor gives; None if it has none."""
-    return next(((asked.name, asked.document) for asked in job.asked() if asked.document is not None), None)
+def _document(job: type[Job]) -> tuple[str, Document] | None:
+    """Name and document of the field of a job that an editor gives; None if it has none."""
+    return next(((each.name, each.document) for each in job.asked() if each.document and each.document.edited), None)
 
 
-def document_job(kind: str) -> tuple[type[Job], str, type[TextFile]]:
-    """The job of a kind that begins with a document, and name and type of that field. UsageError if there is none."""
+def _document_job(kind: str) -> tuple[type[Job], str, Document]:
+    """The job of a kind that begins with a document, and that field. UsageError if there is none."""
     for job in kinds.made(kind).jobs:
-        if (found := document_of(job)) is not None:
+        if (found := _document(job)) is not None:
             return job, *found
     raise UsageError(Problem(f"no document leads to a {kind}", "choose a form of this page"))
 
 
-def model_of(kind: str) -> type[BaseModel]:
-    """What the keys of a kind's documents are."""
-    _, _, document = document_job(kind)
-    return document.MODEL
+def document_of(kind: str) -> Document:
+    """The document with which jobs of a kind begin. UsageError if there is none."""
+    return _document_job(kind)[2]
 
 
 def _first_sentence(job: type[Job]) -> str:
@@ -74,7 +71,7 @@ def _remote(job: type[Job]) -> tuple[Asked, ...]:
 
 
 def _words(name: str, job: type[Job]) -> list[str]:
-    return [kinds.made(name).record.MADE_BY.split()[1], *filter(None, [job.verb])]
+    return [registry.command(name), *filter(None, [job.verb])]
 
 
 def given(kind: str, verb: str, one: Callable[[str], str], several: Callable[[str], list[str]]) -> dict[str, Any]:
@@ -103,9 +100,10 @@ def job_of(order: Order, source: str) -> Job:
 
 def _ordered(order: Order, source: str) -> tuple[type[Job], dict[str, Any]]:
     """The kind of job of an order, and the values of its fields. UsageError for what a page may not give."""
-    if order.document is not None:
-        job, name, _ = document_job(order.kind)
-        return job, {name: source} | ({"for_ns": order.duration} if order.duration else {})
+    if order.document is not None or order.shipped is not None:
+        job, name, _ = _document_job(order.kind)
+        given = source if order.document is not None else order.shipped
+        return job, {name: given} | ({"for_ns": order.duration} if order.duration else {})
     job = _job(order.kind, order.verb or "")
     fields = {each.name: each for each in _remote(job)}
     wrong = [name[:80] for name, value in order.options.items() if name not in fields or not _may(fields[name], value)]

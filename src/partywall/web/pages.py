@@ -16,18 +16,16 @@ from typing import Any
 import jinja2
 
 from partywall import __version__, study, units
-from partywall.agent.catalogue import shipped
 from partywall.core.document.reading import read
 from partywall.core.report import page
 from partywall.core.stats.estimate import Estimate
 from partywall.errors import PartywallError, Problem, ProblemsError
 from partywall.load.health import ADVICE, Reason
-from partywall.migrate import check as migration_plans
 from partywall.run.check import find, load, names
 from partywall.run.document.scenario import Scenario
 from partywall.run.report.matrix import Severity, severity_of, severity_words
 from partywall.run.values.plan import Plan, Trial
-from partywall.web import made
+from partywall.web import documents, made
 from partywall.web.jobs import Force, Job, State, Want
 from partywall.web.live import SECONDS_SHOWN
 from partywall.web.live import State as Live
@@ -110,10 +108,9 @@ def offered() -> tuple[Offered, ...]:
     for name in study.names():
         file = study.find(name)
         kinds.append(Offered("study", name, study.kind_of(file).read(read(file, "study"), str(file)).description))
-    catalogue = shipped()
-    for name in migration_plans.names():
-        plan = migration_plans.load(migration_plans.find(name), catalogue)
-        kinds.append(Offered("migration", name, plan.description))
+    for kind in filter(made.is_made, documents.MEASURED):
+        document = made.document_of(kind)
+        kinds += [Offered(kind, name, document.load(document.find(name)).description) for name in document.names()]
     return tuple(kinds)
 
 

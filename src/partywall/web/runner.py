@@ -158,13 +158,13 @@ class Runner:
         """UsageError if an order names something that may not be carried out from a page."""
         from partywall.web.documents import refuse_files, shipped_names  # noqa: PLC0415 - slow to import
 
-        command(order, Path("document"), Path("record"))
-        if order.document is not None:
-            refuse_files(order.document, allowed=self._allow_commands)
-        elif order.shipped is not None and order.shipped not in shipped_names(order.kind):
+        if order.document is None and order.shipped is not None and order.shipped not in shipped_names(order.kind):
             raise UsageError(
                 Problem(f"no {order.kind} called {order.shipped!r} ships with Partywall", "choose another")
             )
+        command(order, Path("document"), Path("record"))
+        if order.document is not None:
+            refuse_files(order.document, allowed=self._allow_commands)
 
     def stop(self, request: OfJob) -> dict[str, Any]:
         """Ends a job. What it has measured is kept and reported. A second stop ends one that does not end by itself."""
@@ -506,14 +506,12 @@ def command(order: Order, document: Path, record: Path) -> list[str]:
         "run": ("out", "budget", "precision", "seed"),
         "load": ("out", "users", "rate", "for") if order.url else ("out",),
         "study": ("out",),
-        "migration": ("out",),
     }[order.kind]
     given = [f"--{name}={value}" for name, value in options.items() if name in taken and value is not None]
     first = {
         "run": ["run", source],
         "load": ["load", "run", order.url or source],
         "study": ["study", source, *(["--long"] if order.long else [])],
-        "migration": ["migrate", source],
     }[order.kind]
     if None in first:
         raise UsageError(Problem(f"a {order.kind} needs something to measure", "choose or write a document"))

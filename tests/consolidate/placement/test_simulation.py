@@ -5,7 +5,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from partywall.consolidate.capability import SimulationJob, simulated, unplaced
+from partywall.consolidate.capability import Simulating, simulated, unplaced
 from partywall.consolidate.document import Cluster
 from partywall.consolidate.placement import traces
 from partywall.consolidate.placement.bound import least_energy_j
@@ -196,7 +196,7 @@ def test_mistakes_in_traces_are_reported_at_once(tmp_path):
 
 def test_every_order_and_day_is_simulated():
     days = tuple((f"day {number}", traces.generated(30, number)) for number in range(2))
-    job = SimulationJob(cluster(), days, ("partywall", "static"), orders=2, seed=1)
+    job = Simulating(cluster(), days, ("partywall", "static"), orders=2, seed=1)
     outcome = list(simulated(job, lambda _: None))
     assert [(each.trace, each.order) for each in outcome] == [("day 0", 0), ("day 0", 1), ("day 1", 0), ("day 1", 1)]
     assert len({each.results[1].energy_kwh for each in outcome}) == 4

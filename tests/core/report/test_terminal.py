@@ -23,7 +23,7 @@ def test_a_table_that_fits_has_a_row_for_each_thing():
     ]
 
 
-@pytest.mark.parametrize("width", range(10, 47))
+@pytest.mark.parametrize("width", range(10, 36))
 def test_where_it_does_not_fit_each_value_stands_whole_beside_its_column(width):
     flat = "".join(shown(width).split())
     assert "with idle by CPU time".replace(" ", "") + "55.2±0.1W" in flat
@@ -32,3 +32,11 @@ def test_where_it_does_not_fit_each_value_stands_whole_beside_its_column(width):
 
 def test_a_table_of_names_only_folds_them():
     assert "".join(shown(10, ("name",), [["a-name-longer-than-this"]]).split()) == "a-name-longer-than-this"
+
+
+@pytest.mark.parametrize("width", range(36, 47))
+def test_titles_are_folded_before_a_table_becomes_lists(width):
+    lines = shown(width).splitlines()
+    assert max(map(len, lines)) <= width
+    (row,) = (line for line in lines if "/web[x]" in line)
+    assert [text.strip() for text in row.strip("│").split("│")] == ROWS[0]

@@ -21,9 +21,9 @@ JSON_SHOWN = 500_000
 
 
 def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, Document[F]]) -> Files[F]:
-    """The formats of a kind of record. rows: what its rows are called. made: makes the report of findings.
+    """The formats of a kind of record. rows: what its rows are called; empty if its JSON document has none.
 
-    more: further files by format, which are written by default too.
+    made: makes the report of findings. more: further files by format, which are written by default too.
     """
     last: list[tuple[F, Report]] = []
 
@@ -44,7 +44,7 @@ def files(kind: str, rows: str, made: Callable[[F], Report], more: Mapping[str, 
         },
         usual=("html", "json", *more),
         rows=lambda findings: report(findings).flat_rows(),
-        table=f"{rows}.csv",
+        table=f"{rows or 'rows'}.csv",
         charts=lambda findings: {chart.id: titled(chart.draw(), chart.title) for chart in report(findings).charts},
         headline=lambda findings: report(findings).headline,
         goals=lambda findings: report(findings).goals,
@@ -80,7 +80,8 @@ def _is_there(section: Any) -> bool:
 def _json(rows: str, report: Report) -> str:
     # A capability may give the same figures in another form.
     content: dict[str, Any] = plain(dict(report.values))
-    content.setdefault(rows, plain(report.flat_rows()))
+    if rows:
+        content.setdefault(rows, plain(report.flat_rows()))
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 

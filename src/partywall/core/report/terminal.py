@@ -16,6 +16,8 @@ from partywall.core.report.value import Lines, Report
 
 WIDEST = 10_000
 """Columns of a terminal in which no table is cut."""
+BORDER = 3
+"""Columns of a terminal beside the text of a column of a table."""
 
 
 class Rows:
@@ -30,7 +32,7 @@ class Rows:
         return self.table.__rich_measure__(console, console.options.update_width(WIDEST)).maximum
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        if self.natural_width(console) <= options.max_width:
+        if self.natural_width(console) <= options.max_width or self._fold_titles(console, options):
             yield self.table
             return
         titles = [str(column.header) for column in self.table.columns]
@@ -43,6 +45,25 @@ class Rows:
             left = max(map(len, shown))
             for title, text in zip(shown, texts, strict=True):
                 yield Text(f"{title:<{left}}  {text}", overflow="fold")
+
+    def _fold_titles(self, console: Console, options: ConsoleOptions) -> bool:
+        """Makes columns narrower whose titles are wider than their cells. False if that is not enough."""
+        wide, columns = options.update_width(WIDEST), self.table.columns
+        widths = [
+            max(
+                *(len(word) for word in str(column.header).split()),
+                *(Measurement.get(console, wide, cell).maximum for cell in column.cells),
+                0,
+                0,
+            )
+            for column in columns
+        ]
+        if (room := options.max_width - sum(widths) - BORDER * len(widths) - 1) < 0:
+            return False
+        for column, width in zip(columns, widths, strict=True):
+            column.width = width + max(0, min(room, len(str(column.header)) - width))
+            room -= column.width - width
+        return True
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, min(self.natural_width(console), options.max_width))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from partywall import units
 from partywall.core.report.compared import MISSING, Figure
-from partywall.core.stats.estimate import Outcome
+from partywall.core.stats.estimate import Outcome, Span
 
 Row = Mapping[str, Any]
 
@@ -81,6 +82,26 @@ class Table:
         chosen = [row for place, row in enumerate(self.rows) if most is None or place < most or self.keeps(row)]
         every = [*chosen, *self.sums] if chosen else []
         return [[column.cell(row) for column in self.shown(on_page=on_page)] for row in every]
+
+
+def of_texts(
+    identity: str,
+    title: str,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    only_page: Container[str] = (),
+    **more: Any,
+) -> Table:
+    """A table of texts for people alone, of which the first column is a name.
+
+    only_page: titles of columns that a terminal does not show. more: further arguments of the table.
+    """
+    columns = tuple(
+        Column(each, each, on=On.PAGE if each in only_page else On.EVERYWHERE, text=itemgetter(each) if place else None)
+        for place, each in enumerate(titles)
+    )
+    return Table(identity, title, columns, [dict(zip(titles, row, strict=True)) for row in rows], in_rows=False, **more)
 
 
 @dataclass(frozen=True)
@@ -154,6 +175,15 @@ def _figures(table: Table, row: Row) -> Iterator[Figure]:
         if column.unit is not None and value is not None and math.isfinite(value):
             of = ": ".join(filter(None, (about, column.name or column.title)))
             yield Figure(of, float(value), column.unit, row.get(f"{column.key}_low"), row.get(f"{column.key}_high"))
+
+
+def spread(span: Span, unit: str) -> str:
+    """A figure with its interval, such as 1.2 s (0.9 to 1.4 s). The ends have their unit in common if they can."""
+    value, low, high = (
+        shown(each, unit).replace(" ", "\N{NO-BREAK SPACE}") for each in (span.value, span.low, span.high)
+    )
+    unit = high[high.rindex("\N{NO-BREAK SPACE}") :]
+    return f"{value} ({low.removesuffix(unit)} to {high})"
 
 
 def shown(value: Any, unit: str | None) -> str:  # noqa: PLR0911 - one for each unit

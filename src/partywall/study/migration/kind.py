@@ -21,6 +21,7 @@ from partywall.host import Host
 from partywall.migrate import check as plans
 from partywall.migrate.document import MigrationPlan, MoveFinding, rate_text
 from partywall.migrate.findings.cost import findings
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import series
 from partywall.migrate.measure.bare import rate_of
 from partywall.migrate.record import MigrationDirectory
@@ -140,7 +141,8 @@ def _move(plan: MigrationPlan, block: int, directory: StudyDirectory, host: Host
     shutil.rmtree(folder, ignore_errors=True)
     own = plan.model_copy(update={"moves": 1, "seed": plan.seed + block})
     with series.Series(own, host, f"{directory.name}-{block}", work_root) as moves:
-        record = MigrationDirectory.create(folder, own, host.facts, moves.about())
+        record = MigrationDirectory.create(folder, MigrationJob(plan=own), host.facts)
+        record.learn(**moves.about())
         moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))
         record.end()
 

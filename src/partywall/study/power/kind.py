@@ -19,6 +19,7 @@ from partywall.events import Doing, Emit
 from partywall.host import Host
 from partywall.migrate import check as plans
 from partywall.migrate.document import GuestSpec
+from partywall.migrate.job import MigrationJob
 from partywall.migrate.measure import series
 from partywall.migrate.record import MigrationDirectory
 from partywall.power import ladder, measure, meters, profiles
@@ -222,7 +223,8 @@ def _move(
     series.prepare(plan, host, emit)
     with series.Series(plan, host, f"{name}-{MOVES}", work_root) as moves:
         sides = Sides(moves)
-        record = MigrationDirectory.create(runs / MOVES, plan, host.facts, moves.about())
+        record = MigrationDirectory.create(runs / MOVES, MigrationJob(plan=plan), host.facts)
+        record.learn(**moves.about())
         read = PowerRecord.create(runs / SIDES, ReadJob(meter_names=()), host.facts)
         with Sampler({}, EVERY_NS / 1e9, read.stream.append, sides.read):
             moves.carry_out(emit, lambda seen: record.append(seen.move, seen.tables))

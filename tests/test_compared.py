@@ -5,7 +5,7 @@ import re
 import pytest
 
 from partywall.cli import main
-from partywall.core.report.compared import Figure, figures_of
+from partywall.core.report.compared import Figure
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import UsageError
 from partywall.guard.record import GuardInterval
@@ -102,10 +102,3 @@ def test_records_of_different_kinds_are_refused(tmp_path):
 )
 def test_a_figure_is_written_with_its_unit_and_interval(figure, text):
     assert figure.text.replace("\u202f", " ") == text
-
-
-def test_rows_keep_every_figure_that_is_known():
-    rows = [{"vif": "a", "x": 1.0, "y": None}, {"vif": "a", "x": 3.0, "y": 2.0}]
-    figures = figures_of(rows, ("vif",), {"x": ("x", ""), "y": ("y", "s")})
-    assert [(figure.of, figure.value) for figure in figures] == [("a: x", 1.0), ("a: x", 3.0), ("a: y", 2.0)]
-    assert (merged(figures)["a: x"].value, merged(figures)["a: x"].n) == (2.0, 2)

@@ -110,7 +110,7 @@ def _shared(capability: AnyCapability, job: type[Job]) -> dict[str, tuple[Any, A
     said = typer.Option("--dry-run", help="Say what would be done and how long it takes, and what is missing.")
     options["dry_run"] = Annotated[bool, said], False
     if not (capability.cannot_resume or job.cannot_resume):
-        said = typer.Option(help="Continue an interrupted record for the rest of its time.", metavar="DIR")
+        said = typer.Option(help="Continue an interrupted record with what it lacks.", metavar="DIR")
         options["resume"] = Annotated[Path | None, said], None
     default = "none: no record is kept" if capability.only_with_out else f"runs/{word}-TIME-CHANCE"
     said = typer.Option(help=f"Directory to create. Default: {default}.")

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from partywall.consolidate.document import POWER_CURVES, Cluster, Control, GuestSpec
-from partywall.core.document.decode import decode
 from partywall.core.document.explain import Mistake, did_you_mean
-from partywall.core.document.form import checked
-from partywall.core.document.formats import refuse_other
+from partywall.core.document.form import checked, opened
 from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
-from partywall.errors import Problem, UsageError
+from partywall.errors import UsageError
 from partywall.power import meters
 from partywall.power.address import OF_THIS_HOST
 from partywall.sandbox.libvirt.domain import is_local
@@ -48,11 +46,7 @@ def load(path: Path, *, placed: bool = True) -> Cluster:
 
 def loads(raw: bytes, file: str, *, placed: bool = True) -> Cluster:
     """Like `load`, for bytes. file: its name in messages."""
-    refuse_other(raw, ("partywall_cluster",), file)
-    document = decode(raw, file)
-    if not isinstance(document.data, dict):
-        remedy = "begin with partywall_cluster: 1; see docs/consolidate.md"
-        raise UsageError(*document.problems, Problem("a cluster file is keys with values", remedy, file, 1))
+    document = opened(raw, KEY, file, "a cluster file", "docs/consolidate.md")
     return checked(Cluster, document, file, lambda cluster: check(cluster, placed=placed), stand_ins=_STAND_INS)
 
 

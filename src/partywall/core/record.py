@@ -36,6 +36,11 @@ def stamped(name: str) -> str:
     return f"{name}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
+def begun() -> dict[str, Any]:
+    """What every record says of its beginning: the version, and the local time."""
+    return {"partywall": __version__, "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+
+
 class Record:
     """One kind of record. Subclasses define its name and its identifying file."""
 
@@ -258,9 +263,8 @@ class JobRecord(Record, Generic[J]):
     def create(cls, path: Path, job: J, host: Mapping[str, Any], instead: str = "") -> Self:
         """Creates a record. UsageError if something exists at `path`. instead: an alternative for the message."""
         made = cls.make(path, instead)
-        started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         verb = {"verb": job.verb} if job.verb else {}
-        about = {"partywall": __version__, "started_at": started, **verb, **job.model_dump(mode="json")}
+        about = {**begun(), **verb, **job.model_dump(mode="json")}
         made.put("host.json", json.dumps(host, indent=1))
         made.put(cls.MARK, json.dumps(about, indent=1))
         return made

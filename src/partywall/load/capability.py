@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partywall import __version__, units
+from partywall import units
 from partywall.agent.memory_check import Checks
 from partywall.core import here
 from partywall.core.capability import EXITS, NeverContinued, Options, Outline
 from partywall.core.control import Control
-from partywall.core.record import stamped
+from partywall.core.record import begun, stamped
 from partywall.errors import Exit, RefusalError, UsageError
 from partywall.events import Counters, Emit, Left, Note, Second, Started
 from partywall.load import check as plans
@@ -122,12 +121,11 @@ def located_in_plan(plan: plans.Loaded | None) -> Iterator[None]:
 def _about(job: LoadJob, setup: Setup, prepared: PreparedLoad) -> dict[str, Any]:
     plan = job.plan.plan if job.plan else None
     return {
-        "partywall": __version__,
+        **begun(),
         "title": job.title,
         "plan": plan.model_dump(mode="json", by_alias=True, exclude_defaults=True) if plan else None,
         "program": job.program,
         "started": prepared.started,
-        "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "cpus": setup.cpus,
         "generator": _generator_text(setup, prepared.emulated),
         "generators": [

@@ -19,14 +19,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from partywall import units
-from partywall.core.document.decode import Document, decode
+from partywall.core.document.decode import Document
 from partywall.core.document.decode import Path as At
 from partywall.core.document.explain import Mistake, did_you_mean
-from partywall.core.document.form import checked, problem
-from partywall.core.document.formats import refuse_other
+from partywall.core.document.form import checked, opened, problem
 from partywall.core.document.reading import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.core.document.reading import read
-from partywall.errors import Problem, UsageError
+from partywall.errors import Problem
 from partywall.load.document import (
     Body,
     Branch,
@@ -77,11 +76,7 @@ def load(path: Path) -> Loaded:
 
 def loads(raw: bytes, file: str, folder: Path) -> Loaded:
     """Like `load`, for bytes. `file` is their name in messages."""
-    refuse_other(raw, ("partywall_load",), file)
-    document = decode(raw, file, larger=LARGER)
-    if not isinstance(document.data, dict):
-        remedy = "begin with partywall_load: 1; see docs/load-plan.md"
-        raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
+    document = opened(raw, "partywall_load", file, "a plan", "docs/load-plan.md", larger=LARGER)
     return of_document(document, file, folder)
 
 

@@ -197,10 +197,8 @@ def _announce(record: MigrationDirectory, emit: Emit) -> dict[str, float]:
     from partywall.migrate.findings import cost
 
     evidence = record.evidence()
-    tables = {
-        move.number: {name: record.table(name, move.number) for name in store.COLUMNS} for move in evidence.calibration
-    }
-    forecast = _from_survey(evidence, [cost.move_finding(each, tables[each.number]) for each in evidence.calibration])
+    earlier = [cost.move_finding(each, record.tables(each.number)) for each in evidence.calibration]
+    forecast = _from_survey(evidence, earlier)
     for text in forecast.notes:
         emit(Note(text))
     if forecast.rests_on:
@@ -226,10 +224,7 @@ def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str
     evidence = record.evidence()
     if why := known_moves.differs(evidence.plan, plan):
         return f"its {why} is not that of the plan"
-    moves = [
-        cost.move_finding(move, {name: record.table(name, move.number) for name in store.COLUMNS})
-        for move in evidence.calibration
-    ]
+    moves = [cost.move_finding(move, record.tables(move.number)) for move in evidence.calibration]
     forecast = cost.predictions(plan, cost.basis(evidence, moves))
     if not forecast:
         return "it has no completed calibration moves for these methods"

@@ -10,24 +10,22 @@ from typing import Any
 from partywall.agent.catalogue import Catalogue
 from partywall.agent.metric import MetricError, reader
 from partywall.core.design import rounds
-from partywall.core.document.decode import decode
 from partywall.core.document.explain import Mistake, did_you_mean
-from partywall.core.document.form import checked, spell_params
-from partywall.core.document.formats import refuse_other
+from partywall.core.document.form import checked, opened, spell_params
 from partywall.core.document.reading import read
 from partywall.core.document.shipped import find as find_file
 from partywall.core.document.shipped import shipped_as
-from partywall.errors import Problem, UsageError
 from partywall.migrate.document import Activity, Bystander, GuestSpec, HostSpec, HostsSpec, Method, MigrationPlan
 
 OWN_WORK = "guest"
 """The one workload of a guest of the user's own."""
-_STAND_INS: dict[str, Any] = {"partywall_migration": 1, "name": "unnamed"}
+KEY = "partywall_migration"
+_STAND_INS: dict[str, Any] = {KEY: 1, "name": "unnamed"}
 
 
 def names() -> tuple[str, ...]:
     """The plans that ship with Partywall, by name."""
-    return shipped_as(lambda key: key == "partywall_migration")
+    return shipped_as(lambda key: key == KEY)
 
 
 def find(name_or_path: str) -> Path:
@@ -42,11 +40,7 @@ def load(path: Path, catalogue: Catalogue) -> MigrationPlan:
 
 def loads(raw: bytes, file: str, catalogue: Catalogue) -> MigrationPlan:
     """Like `load`, of bytes at hand; `file` is what messages call it."""
-    refuse_other(raw, ("partywall_migration",), file)
-    document = decode(raw, file)
-    if not isinstance(document.data, dict):
-        remedy = "begin with partywall_migration: 1; see docs/migrate.md"
-        raise UsageError(*document.problems, Problem("a plan is keys with values", remedy, file, document.line(())))
+    document = opened(raw, KEY, file, "a plan", "docs/migrate.md")
     data = copy.deepcopy(document.data)
     if data.get("hosts") is not None:
         # It does what it does, and is not idle.

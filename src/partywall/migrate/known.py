@@ -19,7 +19,7 @@ from partywall.migrate.document import (
     Move,
     MoveFinding,
 )
-from partywall.migrate.record import COLUMNS, MigrationDirectory, Table
+from partywall.migrate.record import MigrationDirectory, Table
 
 EARLIER_MOST = 8
 """Earlier moves that count, the newest first."""
@@ -99,8 +99,7 @@ def _moves_of(record: MigrationDirectory, plan: MigrationPlan, about: Mapping[st
         if method is None or move.outcome != "completed" or not _tells(move, method, evidence, plan, about):
             continue
         family = POSTCOPY if method.postcopy is not None else PRECOPY
-        tables = {name: record.table(name, move.number) for name in COLUMNS}
-        yield Earlier(move.model_copy(update={"method": family}), tables)
+        yield Earlier(move.model_copy(update={"method": family}), record.tables(move.number))
 
 
 def _tells(

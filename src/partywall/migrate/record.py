@@ -69,6 +69,10 @@ class MigrationDirectory(JobRecord[MigrationJob]):
         table = pq.read_table(file, columns=list(COLUMNS[name]))
         return np.column_stack([values(column) for column in table.columns])
 
+    def tables(self, number: int) -> dict[str, Table]:
+        """All tables of a move."""
+        return {name: self.table(name, number) for name in COLUMNS}
+
     def evidence(self) -> MigrationEvidence:
         """All but the tables; UsageError if it cannot be understood."""
         lines = self.whole_lines()

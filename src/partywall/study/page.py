@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from partywall.core.report import page
 from partywall.core.report.charts import titled
-from partywall.core.report.compared import Figure, figures_of
+from partywall.core.report.compared import Figure
 from partywall.core.report.files import Files
 from partywall.study import board, exhibits
 from partywall.study.agreement import Likeness, best_text, judge
@@ -115,28 +116,21 @@ def _charts(report: StudyReport) -> dict[str, dict[str, Any]]:
 def _compared(report: StudyReport) -> list[Figure]:
     """Every measured point of a table or figure, then the isolation factor of every cell."""
     points = [
-        {
-            "of": f"{beside.table.id}: {point.place}",
-            "value": point.value,
-            "value_low": point.low,
-            "value_high": point.high,
-        }
+        (f"{beside.table.id}: {point.place}", point.value, point.low, point.high)
         for beside in report.comparisons
         for point in beside.measured
     ]
     cells = [
-        {"of": _cell(row), **{name: row[key] for name, key in CELL.items()}}
-        for row in report.rows
-        if row.keys() >= {"victim", "treatment", *CELL.values()}
+        (_cell(row), *(row[key] for key in CELL)) for row in report.rows if row.keys() >= {"victim", "treatment", *CELL}
     ]
-    return figures_of(points + cells, ("of",), {"value": ("", "")})
+    return [
+        Figure(of, float(value), "", low, high)
+        for of, value, low, high in points + cells
+        if value is not None and math.isfinite(value)
+    ]
 
 
-CELL = {
-    "value": "isolation_factor",
-    "value_low": "isolation_factor_low",
-    "value_high": "isolation_factor_high",
-}
+CELL = ("isolation_factor", "isolation_factor_low", "isolation_factor_high")
 
 
 def _cell(row: Mapping[str, Any]) -> str:

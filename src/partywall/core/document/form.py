@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from partywall import units
-from partywall.core.document.decode import Document, Path, key_text
+from partywall.core.document.decode import Document, Path, decode, key_text
 from partywall.core.document.explain import Mistake, explain, holds, meant
+from partywall.core.document.formats import refuse_other
 from partywall.errors import Problem, UsageError, one_line
 
 _REMOVALS_MAX = 50
@@ -38,6 +39,20 @@ def sound(value: Model | None, mistakes: Iterable[Mistake], document: Document, 
     if problems or value is None:
         raise UsageError(*sorted(problems, key=lambda each: each.line or 0))
     return value
+
+
+def opened(raw: bytes, key: str, file: str, what: str, page: str, *, larger: int = 1) -> Document:
+    """The document of a file whose first key is `key`. UsageError if it is another one, or has no keys.
+
+    what: what it is, and page: where it is described, for messages. larger: see `decode`.
+    """
+    refuse_other(raw, (key,), file)
+    document = decode(raw, file, larger=larger)
+    if not isinstance(document.data, dict):
+        remedy = f"begin with {key}: 1; see {page}"
+        at = document.line(())
+        raise UsageError(*document.problems, Problem(f"{what} is keys with values", remedy, file, at))
+    return document
 
 
 def checked(

@@ -1,14 +1,8 @@
-"""The figures of a record beside those of others, each with a unit, and an interval where there is one.
-
-A kind names the columns of its rows, and their units.
-"""
+"""The figures of a record beside those of others, each with a unit, and an interval where there is one."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from partywall import units
 from partywall.core.report.wording import interval
@@ -65,26 +59,3 @@ def _number(value: float) -> str:
     """Four digits, without zeros that say nothing."""
     text = units.format_decimals(value, 0) if abs(value) >= 1000 or value == 0 else units.format_number(value)
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-Columns = Mapping[str, tuple[str, str]]
-"""By column of a row: the name of the figure, and its unit."""
-
-
-def figures_of(rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Columns) -> list[Figure]:
-    """The figures of rows. by: the columns that name what a row is about. Rows may be about the same thing.
-
-    A column with `_low` and `_high` beside it has an interval of its own.
-    """
-    return [
-        Figure(
-            ": ".join(filter(None, (", ".join(str(row[key]) for key in by if row.get(key) is not None), name))),
-            float(row[column]),
-            unit,
-            row.get(f"{column}_low"),
-            row.get(f"{column}_high"),
-        )
-        for row in rows
-        for column, (name, unit) in columns.items()
-        if row.get(column) is not None and math.isfinite(row[column])
-    ]

@@ -73,11 +73,13 @@ def judged(folder: Path, seed: int) -> Judged:
     chance, record, judged = random.Random(seed), folder / "record", Judged()
     with hosts(folder) as servers:
         faults = sorted(
-            (chance.uniform(2, TROUBLE_S), chance.choice(("controller", "keeper", "link"))) for _ in range(4)
+            (chance.uniform(0, TROUBLE_S), chance.choice(("controller", "keeper", "link"))) for _ in range(4)
         )
         began_s, controller, healed = time.monotonic(), _controller(folder, record), []
-        while time.monotonic() < began_s + ENDS_S:
-            now_s = time.monotonic() - began_s
+        while not any(folder.glob("*/ledger/runs/*/begun-*")) and time.monotonic() < began_s + ENDS_S:
+            time.sleep(0.1)
+        began_s = time.monotonic()
+        while (now_s := time.monotonic() - began_s) < ENDS_S:
             if faults and faults[0][0] <= now_s:
                 _, what = faults.pop(0)
                 judged.faults[what] += 1
@@ -135,4 +137,4 @@ def _judge(ledger: Path, judged: Judged) -> None:
     cells = sorted(json.loads(file.read_text()) for file in ledger.glob("runs/*/cells-*") if file.stat().st_size)
     judged.silent += len(began) - len(set(began)) + max(0, len(cells) - len(began))
     judged.twice += sum(after[0] < before[1] for before, after in pairwise(cells))
-    judged.ends += Counter(line["what"] for line in lines if "exit" in line)
+    judged.ends += Counter(line["what"] for line in lines if line["what"] in ("began", "ended", "stopped", "lost"))

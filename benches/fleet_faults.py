@@ -16,7 +16,7 @@ from faulty_hosts import judged
 from frame import Options, Outcome, bench
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.keeper import Ends
+from partywall.fleet.ledger.keeper import Process
 from partywall.fleet.ledger.lease import State
 from partywall.testing.worlds import Judged, SimulatedKeeper, World
 
@@ -54,7 +54,7 @@ class Unfenced(Ledger):
 class Deaf(SimulatedKeeper):
     """A keeper that only waits for its command."""
 
-    def _look(self, command: Ends) -> None:
+    def _look(self, command: Process) -> None:
         pass
 
 

@@ -48,7 +48,7 @@ def ends(factor: float, code: int = 0, kernel: str = "6.1", half: float = 0.02) 
         (folder / "result.json").write_text(json.dumps(document))
         record = folder / f"record-{lease.attempt}"
         record.mkdir()
-        (record / "plan.json").write_text(json.dumps({"scenario": {"budget": 60 * 10**9}}))
+        (record / "plan.json").write_text(json.dumps({"scenario": {"budget": "60000000000ns"}}))
         (record / "host.json").write_text(json.dumps({"kernel": {"release": kernel}}))
         (record / "events.jsonl").write_text('{"kind": "block"}\n' * 3)
         return code

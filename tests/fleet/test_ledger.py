@@ -306,6 +306,19 @@ def test_a_request_that_is_killed_at_any_moment_leaves_one_run_or_none(root: Pat
 
 
 @pytest.mark.host
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+def test_a_full_disk_is_reported_with_the_file_and_a_remedy(tmp_path: Path):
+    request = json.dumps({"verb": "ensure", "order": {"run": "a", "words": ["run"]}, "token": 1})
+    asking = f"{sys.executable} -P -m partywall.fleet.ledger {tmp_path}"
+    script = f"mount -t tmpfs -o size=64k,mode=700 none {tmp_path} && cat /dev/zero > {tmp_path}/full; exec {asking}"
+    argv = ["unshare", "--mount", "sh", "-c", script]
+    done = subprocess.run(argv, input=request, capture_output=True, text=True, check=False)
+    error = json.loads(done.stdout)["error"]
+    assert error.startswith(f"{tmp_path}/")
+    assert error.endswith(": No space left on device; free some space there, or set partywall_ledger")
+
+
+@pytest.mark.host
 @pytest.mark.long
 def test_a_stopped_run_ends_and_a_second_one_follows(root: Path):
     ledger = real(root)

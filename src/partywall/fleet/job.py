@@ -209,12 +209,14 @@ class RunJob(FleetJob):
         int,
         Field(ge=1, le=10),
         Option(
-            "Measure each host for this part of its time, then go on where it may still turn out to be worse.",
+            "Divide the time of each host into so many parts. Only hosts that may still turn out to be worse get all.",
             flag="--rounds",
         ),
     ] = 1
     hours: Annotated[
-        str, AfterValidator(_hours), Option("When hosts may begin, in local time of this one, such as 22:00-06:00.")
+        str,
+        AfterValidator(_hours),
+        Option("The hours in which hosts may begin, in local time here, such as 22:00-06:00."),
     ] = ""
     idle: Annotated[
         Share | None, Option("Begin on a host only while its load is below this share of its CPUs.", example="10%")

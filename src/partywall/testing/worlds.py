@@ -104,7 +104,7 @@ class Command:
         record = self._folder / "record-1"
         if not record.exists():
             record.mkdir()
-            (record / "plan.json").write_text('{"scenario": {"budget": 1}}')
+            (record / "plan.json").write_text('{"scenario": {"budget": "1s"}}')
         (self._folder / "result.json").write_text("")
         self.ends_s, self._code = world.now_s + world.chance.uniform(1, MEASURES_S), 0
         self._cleans_up_s = world.chance.uniform(0, 5)

@@ -5,6 +5,7 @@ The request is JSON on standard input, because it may be long. The answer is one
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -14,13 +15,18 @@ from partywall.errors import PartywallError
 from partywall.fleet.ledger.granting import Ledger, answered
 from partywall.fleet.ledger.lease import default_root
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 def main(root: str = "") -> None:
     try:
         request = json.loads(sys.stdin.buffer.read())
         answer = answered(Ledger(Path(root) if root else default_root()), request)
-    except (PartywallError, OSError) as error:
+    except PartywallError as error:
         answer = {"error": str(error)}
+    except OSError as error:
+        remedy = "free some space there, or set partywall_ledger" if error.errno in FULL else "check its permissions"
+        answer = {"error": f"{error.filename or root or default_root()}: {error.strerror}; {remedy}"}
     print(json.dumps({"partywall": __version__, **answer}))  # noqa: T201 - the answer
 
 

@@ -31,7 +31,7 @@ EARLY_NS = 10_000_000_000
 EXPIRED = "its lease expired"
 
 
-class Ends(Protocol):
+class Process(Protocol):
     """A command that goes on or has ended, with everything in its process group."""
 
     def poll(self) -> int | None:
@@ -94,7 +94,7 @@ class Keeper:
         while not self.is_over(command):
             time.sleep(LOOK_S)
 
-    def is_over(self, command: Ends) -> bool:
+    def is_over(self, command: Process) -> bool:
         """Looks at the lease, and stores how the command ended once it has."""
         code = command.poll()
         if code is None:
@@ -107,8 +107,8 @@ class Keeper:
         self._store(State(phase, exit=code, why=why))
         return True
 
-    def _look(self, command: Ends) -> None:
-        """Ends the command if the lease is lost, is about to expire, or the run was stopped."""
+    def _look(self, command: Process) -> None:
+        """Process the command if the lease is lost, is about to expire, or the run was stopped."""
         lease, now = self._newest(), self._book.kernel.now_ns()
         if lease is None or (lease.grant, lease.granted_ns) != (self._lease.grant, self._lease.granted_ns):
             self._end(command, Phase.LOST, "its lease was taken away", now + LOST_NS)
@@ -129,7 +129,7 @@ class Keeper:
             self._stamp, self._known = stamp, self._book.lease()
         return self._known
 
-    def _end(self, command: Ends, phase: Phase, why: str, by_ns: int) -> None:
+    def _end(self, command: Process, phase: Phase, why: str, by_ns: int) -> None:
         """Asks the command to end. A later reason may only shorten its time."""
         if self._why is None or self._why[0] is not phase:
             self._why = phase, why

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from partywall import units
 from partywall.errors import TrialError
 from partywall.fleet.engines.engine import Engine, Unreachable
 from partywall.fleet.inventory import Place
@@ -151,7 +152,8 @@ class Follower:
     def _planned_ns(self, attempt: int) -> int:
         """The time that a record's plan has, as far as it has come home."""
         try:
-            return int(json.loads(self._home.text(f"record-{attempt}/{PLAN}"))["scenario"]["budget"])
+            plan = json.loads(self._home.text(f"record-{attempt}/{PLAN}"))
+            return units.parse_duration_ns(plan["scenario"]["budget"])
         except (ValueError, KeyError, TypeError):
             return round(self._job.seconds * 1e9)
 

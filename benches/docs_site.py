@@ -3,20 +3,17 @@
 The site is built where there is no network. Each link of each page must lead to a file and an anchor that exist, and
 whatever a page loads must be in the site. Then a browser opens it from the disk and asks the search 40 questions of
 users (docs_questions.yaml). The page that answers, or the part of "Which question do you have?" that links to it, must
-be among the first five.
+be among the first five. axe-core examines some pages.
 
---quick is the same: it takes half a minute.
+--quick is the same: it takes a minute.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,12 +23,15 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from ruamel.yaml import YAML
 
 from common import until
-from frame import PROGRAMS, Options, Outcome, bench
+from frame import Options, Outcome, bench
+from web_access import AXE, examined
+from web_site import browser
 
 CLONE = Path(__file__).parents[1]
 MKDOCS = CLONE / "packaging/.tools/bin/mkdocs"
 QUESTIONS = YAML(typ="safe").load(Path(__file__).with_name("docs_questions.yaml"))
 FIRST = 5
+EXAMINED = ("index", "questions", "guard", "recipes", "ci", "scenario", "papers/vits")
 ASK = """
 const field = document.querySelector(".md-search__input");
 field.focus();
@@ -92,19 +92,16 @@ def dead(site: Path) -> list[str]:
     return faults
 
 
-@contextlib.contextmanager
-def browser() -> Iterator[Any]:
-    from selenium import webdriver  # noqa: PLC0415 - of this benchmark's last part alone
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium", path=PROGRAMS) or ""
-    for argument in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
-        options.add_argument(argument)
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    try:
-        yield opened
-    finally:
-        opened.quit()
+def barriers(site: Path, *, plant: bool) -> list[str]:
+    """What axe-core says of some pages, wide and light, and narrow and dark."""
+    wrong = []
+    for width, dark in ((1280, False), (360, True)):
+        with browser(width, dark=dark) as page:
+            page.set_script_timeout(120)
+            for name in EXAMINED:
+                faults = examined(page, f"file://{site}/{name}.html", width, plant=plant)
+                wrong += [f"{name} at {width}: {fault}" for fault in faults]
+    return wrong
 
 
 def unanswered(site: Path) -> list[str]:
@@ -146,7 +143,7 @@ def _part(path: Path, anchor: str) -> str:
 
 
 def lacking() -> str:
-    return "" if MKDOCS.exists() else "mkdocs is missing; run make docs-site"
+    return "" if MKDOCS.exists() and AXE.exists() else "mkdocs or axe-core is missing; run make bench-setup"
 
 
 @bench(
@@ -154,6 +151,7 @@ def lacking() -> str:
         "link": "a page is missing",
         "index": "the search does not know the pages of commands",
         "host": "a page loads a script from another host",
+        "grey": "a picture without a text, and grey text on grey",
     },
     needs=("chromium", "chromedriver", "unshare"),
     lacking=lacking,
@@ -175,13 +173,14 @@ def main(options: Options) -> Outcome:
                 page.read_text().replace("</head>", '<script src="https://example.org/x.js"></script></head>')
             )
         pages, links, wrong = len(list(site.rglob("*.html"))), dead(site), unanswered(site)
-    for fault in (*said, *links, *wrong):
+        seen = barriers(site, plant=options.plant == "grey")
+    for fault in (*said, *links, *wrong, *seen):
         print(fault, flush=True)
     figure = (
         f"{pages} pages, {len(said)} warnings, {len(links)} dead links or foreign loads; the search answers "
-        f"{len(QUESTIONS) - len(wrong)} of {len(QUESTIONS)} questions"
+        f"{len(QUESTIONS) - len(wrong)} of {len(QUESTIONS)} questions; axe-core finds {len(seen)} faults"
     )
-    return Outcome(figure, not (said or links or wrong))
+    return Outcome(figure, not (said or links or wrong or seen))
 
 
 if __name__ == "__main__":

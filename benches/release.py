@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from frame import Options, Outcome, bench
@@ -42,10 +43,18 @@ WHEELS = "root/wheels"
 MEASURED = "root/measured"
 
 
+@cache
+def commit() -> str:
+    """The last commit at the first call: work on the repository may go on between two releases."""
+    argv = ["git", "-C", str(CLONE), "rev-parse", "HEAD"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def made(folder: Path, words: Sequence[str], agents: Path | None) -> Path:
     """The artefacts that a clone in `folder` makes. words: options of the release."""
     clone = folder / "clone"
-    subprocess.run(["git", "clone", "--quiet", str(CLONE), str(clone)], check=True)
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(CLONE), str(clone)], check=True)
+    subprocess.run(["git", "-C", str(clone), "checkout", "--quiet", "--detach", commit()], check=True)
     (clone / "packaging/.tools").symlink_to(TOOLS.parent)
     words = [*words, "--agents", str(agents)] if agents else words
     env = os.environ | {"PYTHONPATH": f"{clone}/src"}

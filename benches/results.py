@@ -230,7 +230,7 @@ def cut(figure: str, most: int = 140) -> str:
 
 
 def machines(results: Sequence[Result]) -> str:
-    lines = ["| | processor | CPUs | kernel | hypervisor |", "|---|---|---|---|---|"]
+    lines = ["| host | processor | CPUs | kernel | hypervisor |", "|---|---|---|---|---|"]
     for (cpu, cpus, kernel, hypervisor), letter in lettered(results).items():
         lines.append(f"| {letter} | {cpu} | {cpus} | Linux {kernel} | {hypervisor or 'none'} |")
     return "\n".join(lines)

@@ -20,6 +20,7 @@ from labs.release.target import CLONE, Distribution, Release, run, tool
 HOME = "usr/lib/partywall"
 PACKAGING = CLONE / "packaging"
 ARCHITECTURES = {"deb": {"x86_64": "amd64", "aarch64": "arm64"}, "rpm": {"x86_64": "x86_64", "aarch64": "aarch64"}}
+OF_BUILDER = ("direct_url.json", "uv_cache.json")
 PROGRAMS = ("/bin/partywall", "/_bin/partywall-agent")
 COMMAND = """\
 #!/usr/lib/partywall/bin/python3
@@ -82,14 +83,22 @@ def _environment(release: Release, distribution: Distribution, machine: str, whe
     run([tool("uv"), "pip", "install", *place, *requirements], release)
     run([tool("uv"), "pip", "install", *place, wheel], release)
     shutil.move(packages / "share", home / "share")
-    # Programs of the dependencies, and files that say where and when this was installed.
+    # Programs of the dependencies.
     shutil.rmtree(packages / "bin")
     (packages / ".lock").unlink(missing_ok=True)
-    for file in (*packages.glob("*.dist-info/direct_url.json"), *packages.glob("*.dist-info/uv_cache.json")):
-        file.unlink()
+    _forget_builder(packages)
     _write(home / "pyvenv.cfg", PYVENV)
     _write(home / "bin/partywall", COMMAND)
     (home / "bin/python3").symlink_to("/usr/bin/python3")
+
+
+def _forget_builder(packages: Path) -> None:
+    """Removes the files that say where and when this was installed, with their digests in the lists of files."""
+    for file in (each for name in OF_BUILDER for each in packages.glob(f"*.dist-info/{name}")):
+        file.unlink()
+        record = file.with_name("RECORD")
+        kept = [line for line in record.read_text().splitlines(keepends=True) if f"/{file.name}," not in line]
+        record.write_text("".join(kept))
 
 
 def _of_debian(release: Release, distribution: Distribution, share: Path) -> None:

@@ -19,7 +19,7 @@ OUTSIDE = {"index.md": "README.md", "ARCHITECTURE.md": "ARCHITECTURE.md", "CHANG
 SOURCE = os.environ.get("SOURCE_URL", "")
 """Where the repository can be read, such as https://…/blob/main; without one, its other files are not linked."""
 SHIM = "https://unpkg.com/iframe-worker/shim"
-BOOSTS = {"Use": 10, "Which question do you have?": 10, "Where it runs": 5, "Reference": 5, "Kernels of work": 5}
+BOOSTS = {"Use": 10, "Which question do you have?": 10, "Where it runs": 5, "Look up": 5, "Kernels of work": 5}
 """How much more the search values pages of a part of the site than those of others."""
 
 _LINK = re.compile(r"(!?\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)*\])\(([^)\s#:]+)(#[^)\s]*)?\)")
@@ -43,17 +43,27 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str: 
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:  # noqa: ARG001 - as above
-    """The theme takes this script from another host; nothing of a site may come from there."""
-    return output.replace(SHIM, posixpath.relpath("assets/worker.js", posixpath.dirname(page.url) or "."))
+    return _mended(output, posixpath.relpath("assets/site.js", posixpath.dirname(page.url) or "."))
 
 
 def on_post_template(output_content: str, template_name: str, config: Any) -> str:  # noqa: ARG001 - as above
-    return output_content.replace(SHIM, "assets/worker.js")
+    return _mended(output_content, "assets/site.js")
+
+
+def _mended(page: str, script: str) -> str:
+    """A page that takes no script from another host, as the theme does, and whose search has a name for screen readers."""
+    for theirs, ours in {
+        SHIM: script,
+        'data-md-component="search" role="dialog"': 'data-md-component="search" role="dialog" aria-label="Search"',
+    }.items():
+        page = page.replace(theirs, ours)
+    return page
 
 
 def on_post_build(config: Any) -> None:
-    """Writes the search's script, and the schemas with a catalogue of them in the format of schemastore.org."""
-    shutil.copyfile(CLONE / "packaging/site/worker.js", Path(config["site_dir"]) / "assets/worker.js")
+    """Writes our script and style, and the schemas with a catalogue of them in the format of schemastore.org."""
+    for name in ("site.js", "site.css"):
+        shutil.copyfile(CLONE / "packaging/site" / name, Path(config["site_dir"]) / "assets" / name)
     folder = Path(config["site_dir"]) / "schema"
     folder.mkdir(exist_ok=True)
     for file in schemas():

@@ -140,6 +140,19 @@ def test_modes_and_times_of_packed_files_do_not_depend_on_the_builder(tmp_path: 
     assert {status.st_mtime for status in found.values()} == {1_000_000_000}
 
 
+def test_nothing_of_the_builders_folder_stays_not_even_a_digest(tmp_path: Path):
+    folder = tmp_path / "partywall-1.dist-info"
+    folder.mkdir()
+    names = ("METADATA", "direct_url.json", "uv_cache.json")
+    for name in names:
+        (folder / name).write_text("file:///home/somebody")
+    (folder / "RECORD").write_text("".join(f"{folder.name}/{name},sha256=x,1\n" for name in (*names, "RECORD")))
+    packages._forget_builder(tmp_path)
+    assert sorted(file.name for file in folder.iterdir()) == ["METADATA", "RECORD"]
+    lines = (folder / "RECORD").read_text().splitlines()
+    assert [line.partition(",")[0].rpartition("/")[2] for line in lines] == ["METADATA", "RECORD"]
+
+
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.name)
 def test_a_package_needs_the_python_that_its_modules_are_compiled_for(release: Release, distribution):
     text = packages._config(release, distribution, "amd64", release.build)

@@ -17,3 +17,8 @@ if (location.protocol === "file:")
       this.ready.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })));
     }
   };
+
+// Wide tables, which the theme wraps, can be scrolled with the keyboard.
+new MutationObserver(() => {
+  for (const wrapped of document.querySelectorAll(".md-typeset__scrollwrap:not([tabindex])")) wrapped.tabIndex = 0;
+}).observe(document, { childList: true, subtree: true });

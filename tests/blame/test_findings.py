@@ -22,7 +22,7 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.paste import paste
-from partywall.blame.record import Place
+from partywall.blame.record import BlameRecord, Place
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.sandbox import cgroups
 from tests.blame.records import GUILTY, simulated
@@ -197,6 +197,23 @@ def test_a_suspect_that_its_lever_does_not_hold_leaves_the_verdict_open(tmp_path
     found = findings_of(simulated(tmp_path / "a", free, 40))
     assert found.verdict is Verdict.UNKNOWN
     assert "the lever does not hold /free" in found.headline
+
+
+def test_a_victim_that_says_nothing_most_of_the_time_leaves_the_verdict_open(tmp_path: Path):
+    record = simulated(tmp_path / "a", blocks=100)
+    whole = findings_of(record).suspects[0].taken
+    lines = (tmp_path / "a" / record.LINES).read_text().splitlines()
+    for share, verdict in ((0.3, Verdict.NEIGHBOUR), (0.7, Verdict.UNKNOWN)):
+        random, silent = np.random.default_rng(1), []
+        for line in map(json.loads, lines):
+            if line["kind"] == "slot" and random.random() < share:
+                line["ticks"] = [None] * TICKS
+            silent.append(json.dumps(line))
+        (tmp_path / "a" / record.LINES).write_text("\n".join(silent) + "\n")
+        found = findings_of(BlameRecord.open(tmp_path / "a"))
+        assert found.verdict is verdict
+        assert found.suspects[0].taken.value == pytest.approx(whole.value, abs=0.02)
+    assert "the victim said nothing in 68 % of the slots; try --pulse 300ms" in found.headline
 
 
 def test_a_record_with_too_few_slots_says_so(tmp_path: Path):

@@ -12,7 +12,7 @@ from partywall.blame.measure.places import place_of
 from partywall.blame.measure.suspects import find, reader
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, tenants
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -157,6 +157,29 @@ def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_container_below_the_group_of_its_engine_may_be_a_suspect(path: str, groups_of):
     found = find(BlameJob(victim="x", suspects=(path,)), groups_of(path), [])
     assert [each.name for each in found.suspects] == [path]
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_name_with_a_character_that_ends_lines_elsewhere_is_one_path(odd: str, groups_of):
+    """A tenant chooses such names. If the victim's were cut, it would be pulsed itself."""
+    name, other = f"/pods/a{odd}b", "/pods/other"
+    host = groups_of(name, other)
+    folder = host.path("/proc/41")
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_bytes(f"0::{name}\n".encode())
+    assert tenants.cgroups_of(folder) == [name]
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(victim="x", suspects=("pid:41",)), host, [41])
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(victim="x", suspects=(name,)), host, [41])
+    assert [each.name for each in find(BlameJob(victim="x", suspects=("pid:41",)), host, []).suspects] == [name]
+
+
+def test_what_the_kernel_lists_is_split_at_line_ends_only():
+    """Everything that blame reads may have names that a tenant chose."""
+    for file in Path(labels.__file__).parent.glob("*.py"):
+        lines = [line for line in file.read_text().split("\n") if "splitlines" in line]
+        assert all("stderr" in line for line in lines), f"{file.name}: {lines}"
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,9 @@ def _group(text: str, host: Host) -> str:
     if tenant.cgroup is not None:
         return _path(tenant.cgroup)
     # The group in the hierarchy that limits CPU time.
-    for line in (kernel_text(str(host.path(f"/proc/{tenant.pid}/cgroup"))) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
+    for line in (kernel_text(str(host.path(f"/proc/{tenant.pid}/cgroup"))) or "").split("\n"):
+        # Only this ends a line: a name may have any other character.
+        _, controllers, path = line.split(":", 2) if line else ("", "-", "")
         if "cpu" in controllers.split(",") or (not controllers and cgroups.read(host.root).is_v2):
             return _path(path)
     return "/"

@@ -115,6 +115,16 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
     ("watch --for", "x", DURATION),
     *((f"blame --victim a --{name}", "x", SHARE) for name in ("depth", "deepest", "harm", "least")),
+    *(
+        (f"{words}", value, f"must be at most 100%, not {value} — give for example")
+        for words, value in (
+            ("blame --victim a --depth", "30"),
+            ("blame --victim a --least", "5"),
+            ("blame --victim a --harm", "200%"),
+            ("fleet gate done --margin", "3"),
+        )
+    ),
+    ("blame --victim a --harm", "0%", "must be greater than 0, not 0%"),
     *((f"blame --victim a --{name}", "x", DURATION) for name in ("pulse", "budget")),
     ("blame --victim a --apply --until", "foo", "'foo' is not a duration"),
     ("blame --victim a --most", "0", "must be at least 1, not 0"),

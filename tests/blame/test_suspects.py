@@ -1,11 +1,13 @@
 """What is read of suspects."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import labels
+from partywall.blame.measure.groups import shown
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
@@ -157,6 +159,60 @@ def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_container_below_the_group_of_its_engine_may_be_a_suspect(path: str, groups_of):
     found = find(BlameJob(victim="x", suspects=(path,)), groups_of(path), [])
     assert [each.name for each in found.suspects] == [path]
+
+
+def contained(root: Path) -> None:
+    """A host on which the container 4f4f… is the pod's container shop/web-1/nginx."""
+    write(root, {f"var/log/containers/web-1_shop_nginx-{CONTAINER}.log": ""})
+
+
+@pytest.mark.parametrize("name", ["shop/web-1/nginx", "nginx.service", "nginx", "/docker/4f2", "docker/4f2"])
+def test_a_group_is_named_as_people_know_it(name: str, groups_of, tmp_path: Path):
+    container = f"/kubepods/burstable/pod{UID}/{CONTAINER}"
+    unit, other = "/system.slice/nginx.service", "/docker/4f2"
+    host = groups_of(container, unit, other)
+    contained(tmp_path)
+    found = find(BlameJob(victim="x", suspects=(name,)), host, [])
+    expected = {"s": container, "n": unit}.get(name[0], other)
+    assert [each.name for each in found.suspects] == [expected]
+    assert shown([container], host) == [f"{container} (shop/web-1/nginx)"]
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(group=name, suspects=(expected,)), host, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("batch/job/main", "there is no group batch/job/main — did you mean batch/job/other?"),
+        ("nginx.servic", "there is no group nginx.servic — did you mean nginx.service"),
+        ("/zzz", "there is no group /zzz — give a path as in /proc/PID/cgroup"),
+        ("web", "2 groups are called web — give the path of one: /a/web, /b/web"),
+    ],
+)
+def test_a_group_that_is_not_there_or_not_the_only_one_is_refused_in_full(name: str, said: str, groups_of, tmp_path):
+    host = groups_of("/a/web", "/b/web", "/system.slice/nginx.service", f"/docker/{CONTAINER}")
+    write(tmp_path, {f"var/log/containers/job_batch_other-{CONTAINER}.log": ""})
+    for job in (BlameJob(victim="x", suspects=(name,)), BlameJob(group=name)):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            find(job, host, [])
+
+
+def test_who_has_no_suspect_is_told_how_many_groups_are_left_out_and_why(groups_of, monkeypatch):
+    units = [f"/system.slice/u{n}.service" for n in range(3)]
+    host = groups_of(*units, "/system.slice/ssh.service")
+    monkeypatch.setattr(labels.Labels, "lacking", lambda *_: f"has no label in its unit; {labels.ASKED}")
+    with pytest.raises(UsageError) as error:
+        find(BlameJob(victim="x"), host, [])
+    (problem,) = error.value.problems
+    assert problem.message == (
+        "there is no suspect; left out: has no label in its unit (3 groups), is never touched (1 group)"
+    )
+    assert "add --any" in problem.remedy
+
+
+def test_a_host_without_groups_says_so(groups_of):
+    with pytest.raises(UsageError, match="this host has no groups but the victim's own — run it on the host"):
+        find(BlameJob(victim="x"), groups_of(), [])
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])

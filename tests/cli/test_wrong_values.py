@@ -131,7 +131,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("blame --victim a --seed", "-1", "must be at least 0, not -1"),
     ("blame --victim", "/none/x", "/none/x cannot be started"),
     ("blame --pid", "999999999", "there is no process 999999999"),
-    ("blame --group", "/none", "there is no cgroup /none"),
+    ("blame --group", "/none", "there is no group /none"),
     ("blame --log", "/none", "/none cannot be read"),
     ("blame --log /dev/null --latency", "(", "'(' is not a regular expression"),
     ("blame --victim a --latency-key", "x", "needs --log"),

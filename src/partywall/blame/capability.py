@@ -26,7 +26,7 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what would be touched, how deep, and for how long. A victim that would have to be started is not."""
         from partywall.blame.findings import duration, expect_enough, rule_of
-        from partywall.blame.measure import suspects, victim
+        from partywall.blame.measure import groups, suspects, victim
 
         victim.check(job, options.host)
         is_started = job.victim or job.probe or job.url
@@ -36,10 +36,11 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
         expect_enough(rule, job)
         later = rule.deepens_s
         deeper = "" if later is None else f", after {duration(later)} {job.deepest:.0%}"
+        names = groups.shown([each.name for each in found.suspects], options.host)
         lines = [
-            f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
+            f"{name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
             f"{deeper}: writes {each.lever.owner.writes}"
-            for each in found.suspects
+            for name, each in zip(names, found.suspects, strict=True)
         ]
         lines += [f"not touched: {text}" for text in found.left_out]
         lines.append(end_of(rule, job))

@@ -103,7 +103,8 @@ class BlameJob(Job):
     suspects: Annotated[
         tuple[str, ...],
         Option(
-            "A cgroup such as /docker/4f2…, or pid:NUMBER for that process's group. Default: the busiest groups.",
+            "A group: its path, a unit such as nginx.service, a name as partywall-watch shows it, or pid:NUMBER for "
+            "that of a process. Default: the busiest groups; --any says which.",
             metavar="SUSPECT...",
         ),
     ] = ()
@@ -120,7 +121,7 @@ class BlameJob(Job):
     ] = ""
     query: Annotated[str, Option("With --prometheus-url: an expression that has one value.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
-    group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
+    group: Annotated[str, Option("A group, as SUSPECT is given: how much of its runnable time does it run?")] = ""
     log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
     latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
     latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
@@ -144,7 +145,14 @@ class BlameJob(Job):
     until: Annotated[
         str, Option("When --apply takes it back: a duration such as 2h, or a time such as 18:30.", page="")
     ] = ""
-    any: Annotated[bool, Option("Take units and pods without a label too, if no suspect is named.", page="")] = False
+    any: Annotated[
+        bool,
+        Option(
+            "If no suspect is named, take units and pods without a label too. Else only units with Blame=yes in "
+            "[X-Partywall], and pods with partywall/blame: yes.",
+            page="",
+        ),
+    ] = False
     never: Annotated[tuple[str, ...], Option("A name that is never touched; system services never are.")] = ()
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Of the code.")] = 1
 

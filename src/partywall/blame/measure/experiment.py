@@ -16,6 +16,7 @@ from partywall.blame.decide import PULSED, Look, Rule
 from partywall.blame.findings import TICKS, look_at
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import waiting
+from partywall.blame.measure.groups import group_of
 from partywall.blame.measure.levers import PATIENCE_S, Ended, Held
 from partywall.blame.measure.suspects import Suspect, throttled
 from partywall.blame.measure.victim import Victim
@@ -192,7 +193,7 @@ class Experiment:
 def _own_limit(job: BlameJob, victim: Victim, host: Host) -> Callable[[], float] | None:
     groups = cgroups.read(host.root)
     if job.group:
-        return throttled(groups, job.group)
+        return throttled(groups, group_of(job.group, host, "--group"))
     for pid in victim.pids():
         for path in tenants.cgroups_of(host.path(f"/proc/{pid}")):
             if path != "/" and groups.folder("cpu", path).is_dir():

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import service
+from partywall.blame.measure.groups import group_of
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -436,9 +437,5 @@ def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:
             said = f"there is no process {job.pid}"
             raise UsageError(Problem(said, "give the number of a running process", key="--pid"))
         return lambda: [pid for pid, ticks in one.items() if is_alive(host, pid, ticks)]
-    folder = cgroups.read(host.root).folder("cpu", job.group)
-    if not folder.is_dir():
-        raise UsageError(
-            Problem(f"there is no cgroup {job.group}", "give a path as in /proc/PID/cgroup", key="--group")
-        )
+    folder = cgroups.read(host.root).folder("cpu", group_of(job.group, host, "--group"))
     return lambda: tenants.all_processes(folder)

@@ -22,7 +22,7 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.paste import paste
-from partywall.blame.record import BlameRecord, Place
+from partywall.blame.record import OF_LATENCY, BlameRecord, Place
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.sandbox import cgroups
 from tests.blame.records import GUILTY, simulated
@@ -219,6 +219,26 @@ def test_a_victim_that_says_nothing_most_of_the_time_leaves_the_verdict_open(tmp
 def test_a_record_with_too_few_slots_says_so(tmp_path: Path):
     with pytest.raises(TrialError, match=r"slots are too few for .* suspects; give it more time"):
         findings_of(simulated(tmp_path / "a", blocks=1))
+
+
+def test_a_report_says_what_to_do_what_it_costs_and_how_to_undo_it(tmp_path: Path):
+    report = Blames().report(findings_of(simulated(tmp_path / "a", blocks=60)))
+    now, undo, again = report.notes[:3]
+    assert re.fullmatch(
+        r"to do now: echo '\d+ 100000' > /sys/fs/cgroup/guilty/cpu.max \(the victim gains \+1\d.* ± .*; /guilty loses "
+        r"60 % of its work, and 40 % of the harm stays\)",
+        now,
+    )
+    assert undo == "to undo that: undo /guilty"
+    assert "--apply --until 2h" in again
+    assert report.badge == "✗ a neighbour is guilty", "nobody stated a goal that could be violated"
+    lost = next(column for column in report.sections[0].columns if column.key == "lost")
+    assert re.fullmatch(r"\d+\.\d s \(\d+ %\)", lost.cell(report.sections[0].rows[0])), "--harm is in seconds too"
+
+
+def test_a_victim_whose_latency_is_known_is_told_how_much_shorter_it_would_be(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=60, unit=OF_LATENCY))
+    assert re.match(r"without /guilty, requests would take (19|20|21)(\.\d)? % ± .* less time", found.headline)
 
 
 def test_a_report_has_every_form(tmp_path: Path):

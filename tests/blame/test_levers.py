@@ -21,13 +21,16 @@ from partywall.blame.measure import experiment, levers
 from partywall.blame.measure.files import Files
 from partywall.blame.measure.levers import Held, Lever, lever
 from partywall.blame.measure.owners import Kind, owner_of
+from partywall.blame.measure.places import undoing
 from partywall.blame.measure.suspects import Suspect
+from partywall.blame.measure.units import Unit
 from partywall.blame.measure.victim import Counted
 from partywall.blame.record import BlameRecord, Place
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.host.settings import ledger
+from partywall.host.systemd import Systemd
 from partywall.sandbox import cgroups
 from partywall.sandbox.runtime import Runtime
 
@@ -133,6 +136,22 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def file_lever(tmp_path: Path) -> Lever:
     tree(tmp_path, {"g/cpu.max": "max 100000\n"})
     return Lever(Kind.CPU, Files(Kind.CPU, tmp_path / "g", {tmp_path / "g/cpu.max": "max 100000\n"}, is_v2=True))
+
+
+def test_a_limit_is_taken_back_by_the_command_that_is_shown(file_lever: Lever):
+    before = contents([file_lever])
+    file_lever.owner.hold(0.2)
+    assert contents([file_lever]) != before
+    subprocess.run(["sh", "-c", undoing(file_lever)], check=True)
+    after = {path: text.strip() for path, text in contents([file_lever]).items()}
+    assert after == {path: text.strip() for path, text in before.items()}
+
+
+@pytest.mark.parametrize(("capacity", "quota"), [(None, ""), (0.5, "50%")])
+def test_a_units_limit_is_taken_back_as_it_is_set(capacity: float | None, quota: str):
+    unit = Unit("my web.service", Files(Kind.CPU, Path("/c"), {}), Systemd.__new__(Systemd), ())
+    said = undoing(Lever(Kind.CPU, unit, capacity))
+    assert said == f"systemctl set-property --runtime 'my web.service' CPUQuota={quota}"
 
 
 @pytest.mark.usefixtures("state")

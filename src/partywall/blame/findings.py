@@ -15,7 +15,7 @@ from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import delayed, outside
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
-from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
+from partywall.blame.record import OF_LATENCY, Applied, BlameRecord, Place, Slot, TakenBack
 from partywall.blame.through import Dose, Waiting, doses, said, waiting
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
@@ -71,7 +71,7 @@ class Help(Frozen):
     """One thing to do: hold a suspect to `use`.
 
     gain: the victim's, predicted. check: the same from slots that the prediction does not know, None if there are too
-    few. text: what to paste; empty in records of earlier versions.
+    few. text: what to paste, and undo: what takes it back; empty in records of earlier versions.
     """
 
     suspect: str
@@ -80,6 +80,7 @@ class Help(Frozen):
     gain: Estimate
     check: Estimate | None
     text: str
+    undo: str = ""
 
 
 class BlameFindings(Frozen):
@@ -223,7 +224,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         left_out=began.left_out,
         host=record.host,
         verdict=verdict,
-        headline=_headline(verdict, look, own_share, steal, unknown, job, suspects),
+        headline=_headline(verdict, look, own_share, steal, unknown, job, suspects, began.unit),
         suspects=suspects,
         helps=tuple(
             help_
@@ -273,12 +274,11 @@ def _headline(
     unknown: float,
     job: BlameJob,
     suspects: Sequence[Suspect],
+    unit: str,
 ) -> str:
     match verdict:
         case Verdict.NEIGHBOUR:
-            named = ", ".join(
-                f"{each.suspect} takes {percent(each.taken)} of the victim's work" for each in look.guilty
-            )
+            named = ", ".join(_harm(each, unit) for each in look.guilty)
             first = next(each for each in suspects if each.state is State.GUILTY)
             return named if first.waits is None else f"{named}, through {said(first.waits)}"
         case Verdict.OWN:
@@ -298,6 +298,13 @@ def _headline(
             needed = look.seconds_needed
             time = f"about {units.format_duration(round(needed) * 10**9)} would be needed" if needed else ""
             return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
+
+
+def _harm(each: Standing, unit: str) -> str:
+    """What a guilty suspect does to the victim, in the victim's terms: the rate of latencies is one by their mean."""
+    if unit == OF_LATENCY:
+        return f"without {each.suspect}, requests would take {percent(each.taken)} less time"
+    return f"{each.suspect} takes {percent(each.taken)} of the victim's work"
 
 
 def _suspect(standing: Standing, at: int, slots: Sequence[Slot], rule: Rule) -> Suspect:
@@ -349,6 +356,7 @@ def _helps(
             gain=(known or whole).scaled(less * by),
             check=None if known is None or held_out is None else held_out.scaled(less * by),
             text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
+            undo="" if place is None or job.lever == "freeze" else place.undo,
         )
         for less in HELPS
     ]

@@ -122,8 +122,16 @@ class BlameJob(Job):
     query: Annotated[str, Option("With --prometheus-url: an expression that has one value.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
     group: Annotated[str, Option("A group, as SUSPECT is given: how much of its runnable time does it run?")] = ""
-    log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
-    latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
+    log: Annotated[
+        str,
+        Option(
+            "A log to follow. Each new line is one request. Without a latency, only a service at its limit shows harm.",
+            page="",
+        ),
+    ] = ""
+    latency: Annotated[
+        str, Option("The latency in a line of the log, in any unit: a regular expression with one group.")
+    ] = ""
     latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
     smaller_is_better: Annotated[bool, Option("What --metric or --query states is a time, not a speed.")] = False
     lever: Annotated[

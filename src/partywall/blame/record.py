@@ -12,11 +12,15 @@ from partywall.core.record import JobRecord, Stream
 from partywall.errors import TrialError
 from partywall.values import Frozen
 
+OF_LATENCY = "requests per second of latency"
+"""The unit of a rate that is one by the mean latency."""
+
 
 class Place(Frozen):
     """Where a suspect's limit is. tool: what changes it, and known_as: as what that tool knows the suspect.
 
     folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
+    undo: a command that sets the limit of before; empty in records of earlier versions.
     """
 
     tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
@@ -25,6 +29,7 @@ class Place(Frozen):
     is_v2: bool
     vcpus: int = 1
     disk: str = ""
+    undo: str = ""
 
 
 class Began(Frozen):

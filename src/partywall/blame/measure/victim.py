@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import service
 from partywall.blame.measure.groups import group_of
+from partywall.blame.record import OF_LATENCY
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -211,7 +212,7 @@ class Logged(Counted):
     def __init__(self, file: Path, latency: Number | None, host: Host | None = None) -> None:
         self._host, self._number = host, latency
         self._writers = {} if host is None else started_at(host, service.writing(host, file))
-        self.unit = "lines/s" if latency is None else "requests per second of latency"
+        self.unit = "lines/s" if latency is None else OF_LATENCY
         self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0

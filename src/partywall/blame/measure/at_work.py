@@ -23,6 +23,7 @@ from partywall.host.label import WORK_ROOT, Label
 from partywall.load.document import Load
 from partywall.load.lasting import lasting
 from partywall.sandbox import Settings, reaper
+from partywall.sandbox.own_threads import kept_off
 from partywall.session import Session
 
 VICTIM = "victim"
@@ -109,7 +110,8 @@ def started(job: BlameJob, host: Host) -> Iterator[AtWork]:
     cpus = units.parse_cpus(job.cpus) if job.cpus else tuple(host.facts["cpus_allowed"])
     label = Label.create(stamped("blame"), WORK_ROOT)
     try:
-        with Session(label) as session:
+        # Levers are written when pulses begin: on the victim's CPU, it would be slower exactly then.
+        with kept_off(cpus if job.cpus else ()), Session(label) as session:
             (sandbox,) = session.add(Settings(VICTIM, "process", cpus))
             request: dict[str, Any] = {
                 "id": VICTIM,

@@ -321,7 +321,19 @@ def groups_here() -> Iterator[list[tuple[str, Place]]]:
         ({}, "no victim is given"),
         ({"victim": "a", "pid": 1}, "more than one victim is given"),
         ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk or freeze, not 'x'"),
-        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk"),
+        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk: give its name or number, such as --device sda"),
+        ({"victim": "a", "device": "/dev/sda"}, "'/dev/sda' is neither the name nor the number of a disk"),
+        (
+            {"suspects": ["nginx"]},
+            "no victim is given; nginx was read as a suspect: say what is slow by one of --victim",
+        ),
+        *(
+            (
+                {"victim": "a", "apply": True, "until": text},
+                f"--until: .*{text}.*; give a duration such as 2h, or a time",
+            )
+            for text in ("25:99", "18", "foo", "2026-99-01", "12:60")
+        ),
         ({"victim": "a", "latency": "x"}, "--latency needs --log"),
         ({"log": "a", "latency": "x", "latency_key": "x"}, "--latency or --latency-key: give one"),
         ({"log": "a", "metric": "x"}, "--metric needs --victim"),

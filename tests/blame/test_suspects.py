@@ -7,6 +7,7 @@ import pytest
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import labels
+from partywall.blame.measure.files import Files
 from partywall.blame.measure.groups import shown
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
@@ -138,7 +139,7 @@ def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         files = {f"{path.strip('/')}/cpu.max": "max 100000\n" for path in paths}
         files |= {f"{path.strip('/')}/cgroup.procs": "7\n" for path in paths}
         write(tmp_path / "groups", files)
-        here = cgroups.Cgroups(unified=tmp_path / "groups", unified_controllers=frozenset({"cpu"}))
+        here = cgroups.Cgroups(unified=tmp_path / "groups", unified_controllers=frozenset({"cpu", "io"}))
         monkeypatch.setattr(cgroups, "read", lambda *_: here)
         return Host({}, tmp_path)
 
@@ -213,6 +214,19 @@ def test_who_has_no_suspect_is_told_how_many_groups_are_left_out_and_why(groups_
 def test_a_host_without_groups_says_so(groups_of):
     with pytest.raises(UsageError, match="this host has no groups but the victim's own — run it on the host"):
         find(BlameJob(victim="x"), groups_of(), [])
+
+
+def test_a_disk_is_given_by_its_name_or_number(groups_of, tmp_path: Path):
+    host = groups_of("/writer")
+    write(tmp_path, {"sys/class/block/sda/dev": "8:0\n", "groups/writer/io.max": "", "groups/writer/io.stat": ""})
+    for device in ("sda", "8:0"):
+        job = BlameJob(victim="x", suspects=("/writer",), lever="disk", device=device)
+        (suspect,) = find(job, host, []).suspects
+        assert suspect.place.device == "8:0"
+        assert isinstance(suspect.lever.owner, Files)
+        assert suspect.lever.owner.device == "8:0"
+    with pytest.raises(UsageError, match="--device: there is no disk sdb — give one of sda"):
+        find(BlameJob(victim="x", suspects=("/writer",), lever="disk", device="sdb"), host, [])
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from partywall.blame.decide import Rule
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import victim as victims
 from partywall.blame.measure.victim import Logged, Printed, Silence, Speaking, Stated, by_group, by_key
+from partywall.errors import UsageError
 from partywall.host import Host
 
 
@@ -266,6 +268,28 @@ def test_the_end_of_all_that_write_a_log_is_told_and_not_that_of_one(log: Path):
 
 def test_a_log_that_nobody_keeps_open_has_no_end(log: Path):
     assert not Logged(log, None, Host({})).ended()
+
+
+def test_the_outline_names_the_victim_and_its_processes_without_starting_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with victims.outlined(BlameJob(victim="./bench --all"), Host({})) as (said, pids):
+        assert (said, pids) == ("victim: ./bench --all, which is started for it", [])
+    with victims.outlined(BlameJob(pid=os.getpid()), Host({})) as (said, pids):
+        assert said.startswith(f"victim: process {os.getpid()} (of its runnable time), 1 process")
+        assert pids == [os.getpid()]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        victims.check(BlameJob(url=url), Host({}))
+        with victims.outlined(BlameJob(url=url, users=3), Host({})) as (said, pids):
+            assert said.startswith(f"victim: 3 virtual users of {url}, 1 process")
+            assert pids == [os.getpid()], "it is no suspect, as in the experiment"
+
+
+def test_a_url_at_which_nothing_listens_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(UsageError, match=f"--url: nothing answers at http://127.0.0.1:{port}/: .*refused"):
+        victims.check(BlameJob(url=f"http://127.0.0.1:{port}/"), Host({}))
 
 
 def test_a_later_process_with_the_victims_number_is_another_one(monkeypatch: pytest.MonkeyPatch):

@@ -355,7 +355,9 @@ def _helps(
             use=suspect.use * (1 - less),
             gain=(known or whole).scaled(less * by),
             check=None if known is None or held_out is None else held_out.scaled(less * by),
-            text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
+            text=""
+            if place is None
+            else paste(place, suspect.use * (1 - less), (place.device or job.device) if is_disk else ""),
             undo="" if place is None or job.lever == "freeze" else place.undo,
         )
         for less in HELPS

@@ -20,7 +20,8 @@ class Place(Frozen):
     """Where a suspect's limit is. tool: what changes it, and known_as: as what that tool knows the suspect.
 
     folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
-    undo: a command that sets the limit of before; empty in records of earlier versions.
+    device: the number of the disk of its limit; empty: of CPU time. undo: a command that sets the limit of before.
+    Both are empty in records of earlier versions.
     """
 
     tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
@@ -29,6 +30,7 @@ class Place(Frozen):
     is_v2: bool
     vcpus: int = 1
     disk: str = ""
+    device: str = ""
     undo: str = ""
 
 

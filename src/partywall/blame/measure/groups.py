@@ -45,6 +45,19 @@ def group_of(text: str, host: Host, key: str) -> str:
             raise UsageError(Problem(said, f"give the path of one: {', '.join(several[:SHOWN])}", key=key))
 
 
+def disk_of(device: str, host: Host) -> str:
+    """The number of a disk by its name or number; empty if none is given. UsageError if there is no such disk."""
+    if not device or ":" in device:
+        return device
+    text = kernel_text(str(host.path(f"/sys/class/block/{device}/dev")))
+    if text is None:
+        known = sorted(each.name for each in host.path("/sys/class/block").glob("*"))
+        close = difflib.get_close_matches(device, known, SHOWN, 0.3) or known[:SHOWN]
+        remedy = f"give one of {', '.join(close)}" if close else "give its number, such as 8:0"
+        raise UsageError(Problem(f"there is no disk {device}", remedy, key="--device"))
+    return text.strip()
+
+
 def shown(paths: list[str], host: Host) -> list[str]:
     """Paths with the names that people know, if they have one."""
     names = known_names(paths, host.root)

@@ -206,7 +206,9 @@ def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:
 
 def _has_undone(dog: subprocess.Popen[bytes]) -> bool:
     """True if a watchdog has put everything back since the last question."""
-    return dog.stdout is not None and bool(select.select([dog.stdout], [], [], 0)[0]) and bool(dog.stdout.read1())
+    if dog.stdout is None or not select.select([dog.stdout], [], [], 0)[0]:
+        return False
+    return bool(os.read(dog.stdout.fileno(), 64))
 
 
 def _say(dog: subprocess.Popen[bytes], data: bytes) -> None:

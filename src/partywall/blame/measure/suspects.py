@@ -12,7 +12,7 @@ from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
 from partywall.blame.measure import labels
-from partywall.blame.measure.groups import every, group_of
+from partywall.blame.measure.groups import disk_of, every, group_of
 from partywall.blame.measure.levers import Lever, lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
@@ -111,9 +111,10 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
 
 
 def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
-    kind = Kind(job.lever)
-    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=job.device)
-    return Suspect(path, held, reader(kind, path, groups, job.device), place_of(path, held, groups, host))
+    kind, device = Kind(job.lever), disk_of(job.device, host)
+    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=device)
+    place = place_of(path, held, groups, host).model_copy(update={"device": device if kind is Kind.DISK else ""})
+    return Suspect(path, held, reader(kind, path, groups, device), place)
 
 
 def _has_systemd(host: Host) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import service
-from partywall.blame.measure.groups import group_of
+from partywall.blame.measure.groups import group_of, shown
 from partywall.blame.record import OF_LATENCY
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
@@ -326,12 +326,38 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
         yield Waiting(host, _processes(job, host))
 
 
+@contextlib.contextmanager
+def outlined(job: BlameJob, host: Host) -> Iterator[tuple[str, list[int]]]:
+    """What a job's victim is, as a line, and its processes as far as there are some. Nothing is started."""
+    if job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
+
+        pids = at_work.served_by(job, host)
+        yield f"victim: {job.users} virtual users of {job.url}, {_served(pids, host)}", pids
+    elif job.probe or job.victim:
+        yield f"victim: {job.victim or f'the probe {job.probe}'}, which is started for it", []
+    else:
+        with started(job, host) as one:
+            what = job.log or job.query or (f"process {job.pid}" if job.pid else job.group)
+            yield f"victim: {what} ({one.unit}), {_served(one.pids(), host)}", one.pids()
+
+
+def _served(pids: Sequence[int], host: Host) -> str:
+    if not pids:
+        return "whose processes are not known on this host"
+    paths = dict.fromkeys(path for pid in pids for path in tenants.cgroups_of(host.path(f"/proc/{pid}")) if path != "/")
+    where = f" in {', '.join(shown(list(paths), host))}" if paths else ""
+    return f"{len(pids)} {'process' if len(pids) == 1 else 'processes'}{where}"
+
+
 def check(job: BlameJob, host: Host) -> None:
     """UsageError if what a job starts as its victim cannot be started. Starts nothing."""
     if job.probe or job.url:
         from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
 
         at_work.work_of(job)
+        if job.url:
+            at_work.expect_answer(job)
     if job.metric:
         _by_pattern(job.metric, "--metric")
     if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:

@@ -21,6 +21,7 @@ def simulated(
     neighbours: tuple[Neighbour, ...] = GUILTY,
     blocks: int = 16,
     job: BlameJob | None = None,
+    unit: str = "lines/s",
     **more: float,
 ) -> BlameRecord:
     """A record of an experiment of some blocks. more: fields of the lab."""
@@ -30,9 +31,9 @@ def simulated(
     depths = rule.depths(blocks)
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     record = BlameRecord.create(path, job, {})
-    places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True) for name in names)
+    places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True, undo=f"undo {name}") for name in names)
     left_out = ("/init.scope is never touched",)
-    record.stream.append(Began(names=tuple(names), places=places, unit="lines/s", left_out=left_out))
+    record.stream.append(Began(names=tuple(names), places=places, unit=unit, left_out=left_out))
     random = np.random.default_rng(5)
     for at, pulsed in enumerate(depths):
         part = slice(at * PER_SLOT, (at + 1) * PER_SLOT)

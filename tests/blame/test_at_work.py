@@ -1,5 +1,8 @@
 """Victims that this process starts in an agent."""
 
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +45,19 @@ def test_parts_add_up_to_the_whole_and_old_work_is_forgotten(slices: list[tuple[
     parts = [work.until(b * 10**6) - work.until(a * 10**6) for a, b in ((begin, middle), (middle, at))]
     assert sum(parts) == pytest.approx(work.until(at * 10**6) - work.until(begin * 10**6))
     assert work.until(at * 10**6) == pytest.approx(total)
+
+
+@pytest.mark.host
+def test_this_process_leaves_the_cpus_of_its_victim_and_comes_back():
+    """Its threads would be seen as harm that begins with each pulse."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one CPU only")
+    cpu = allowed[-1]
+    with victim.started(BlameJob(probe="integer", cpus=str(cpu)), here.this_host()):
+        threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        assert [thread for thread in threads if cpu in os.sched_getaffinity(thread)] == []
+    assert sorted(os.sched_getaffinity(0)) == allowed
 
 
 def test_an_unknown_probe_is_refused_with_those_that_there_are():

@@ -35,6 +35,24 @@ def test_intervals_cover_the_truth_in_95_of_100(heavy: bool):
     assert 0.92 < inside / total < 0.98
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_intervals_cover_the_truth_where_slots_are_not_known(share: float):
+    """Whatever is put in their place, such as the last rate that was known, would draw effects to 0."""
+    random, truth = np.random.default_rng(1), np.array([0.2, 0.0, 0.0, -0.1, 0.0, 0.0])
+    inside = total = 0
+    found = []
+    for seed in range(60):
+        code = Code(6, seed).blocks(12)
+        rate = 500 * noise(random, len(code)) * (1 + (code - 0.5) @ truth)
+        rate[random.random(len(code)) < share] = np.nan
+        fitted = fit(rate, code, CODE.block_slots)
+        inside += int((np.abs(fitted.effect - truth) < 1.97 * fitted.error).sum())
+        total += len(truth)
+        found.append(fitted.effect)
+    assert 0.92 < inside / total < 0.98
+    assert np.mean(found, axis=0) == pytest.approx(truth, abs=0.005)
+
+
 def test_a_pulse_that_acts_late_is_found_at_its_delay():
     random, code = np.random.default_rng(2), CODE.blocks(20)
     ticks = np.repeat(code[:, 1], 4).astype(float)

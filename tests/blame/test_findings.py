@@ -22,7 +22,7 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.paste import paste
-from partywall.blame.record import Place
+from partywall.blame.record import OF_LATENCY, BlameRecord, Place
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.sandbox import cgroups
 from tests.blame.records import GUILTY, simulated
@@ -199,9 +199,46 @@ def test_a_suspect_that_its_lever_does_not_hold_leaves_the_verdict_open(tmp_path
     assert "the lever does not hold /free" in found.headline
 
 
+def test_a_victim_that_says_nothing_most_of_the_time_leaves_the_verdict_open(tmp_path: Path):
+    record = simulated(tmp_path / "a", blocks=100)
+    whole = findings_of(record).suspects[0].taken
+    lines = (tmp_path / "a" / record.LINES).read_text().splitlines()
+    for share, verdict in ((0.3, Verdict.NEIGHBOUR), (0.7, Verdict.UNKNOWN)):
+        random, silent = np.random.default_rng(1), []
+        for line in map(json.loads, lines):
+            if line["kind"] == "slot" and random.random() < share:
+                line["ticks"] = [None] * TICKS
+            silent.append(json.dumps(line))
+        (tmp_path / "a" / record.LINES).write_text("\n".join(silent) + "\n")
+        found = findings_of(BlameRecord.open(tmp_path / "a"))
+        assert found.verdict is verdict
+        assert found.suspects[0].taken.value == pytest.approx(whole.value, abs=0.02)
+    assert "the victim said nothing in 68 % of the slots; try --pulse 300ms" in found.headline
+
+
 def test_a_record_with_too_few_slots_says_so(tmp_path: Path):
     with pytest.raises(TrialError, match=r"slots are too few for .* suspects; give it more time"):
         findings_of(simulated(tmp_path / "a", blocks=1))
+
+
+def test_a_report_says_what_to_do_what_it_costs_and_how_to_undo_it(tmp_path: Path):
+    report = Blames().report(findings_of(simulated(tmp_path / "a", blocks=60)))
+    now, undo, again = report.notes[:3]
+    assert re.fullmatch(
+        r"to do now: echo '\d+ 100000' > /sys/fs/cgroup/guilty/cpu.max \(the victim gains \+1\d.* ± .*; /guilty loses "
+        r"60 % of its work, and 40 % of the harm stays\)",
+        now,
+    )
+    assert undo == "to undo that: undo /guilty"
+    assert "--apply --until 2h" in again
+    assert report.badge == "✗ a neighbour is guilty", "nobody stated a goal that could be violated"
+    lost = next(column for column in report.sections[0].columns if column.key == "lost")
+    assert re.fullmatch(r"\d+\.\d s \(\d+ %\)", lost.cell(report.sections[0].rows[0])), "--harm is in seconds too"
+
+
+def test_a_victim_whose_latency_is_known_is_told_how_much_shorter_it_would_be(tmp_path: Path):
+    found = findings_of(simulated(tmp_path / "a", blocks=60, unit=OF_LATENCY))
+    assert re.match(r"without /guilty, requests would take (19|20|21)(\.\d)? % ± .* less time", found.headline)
 
 
 def test_a_report_has_every_form(tmp_path: Path):
@@ -284,7 +321,19 @@ def groups_here() -> Iterator[list[tuple[str, Place]]]:
         ({}, "no victim is given"),
         ({"victim": "a", "pid": 1}, "more than one victim is given"),
         ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk or freeze, not 'x'"),
-        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk"),
+        ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk: give its name or number, such as --device sda"),
+        ({"victim": "a", "device": "/dev/sda"}, "'/dev/sda' is neither the name nor the number of a disk"),
+        (
+            {"suspects": ["nginx"]},
+            "no victim is given; nginx was read as a suspect: say what is slow by one of --victim",
+        ),
+        *(
+            (
+                {"victim": "a", "apply": True, "until": text},
+                f"--until: .*{text}.*; give a duration such as 2h, or a time",
+            )
+            for text in ("25:99", "18", "foo", "2026-99-01", "12:60")
+        ),
         ({"victim": "a", "latency": "x"}, "--latency needs --log"),
         ({"log": "a", "latency": "x", "latency_key": "x"}, "--latency or --latency-key: give one"),
         ({"log": "a", "metric": "x"}, "--metric needs --victim"),

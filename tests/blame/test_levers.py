@@ -15,12 +15,22 @@ from pathlib import Path
 
 import pytest
 
+from partywall.blame.findings import TICKS, rule_of
+from partywall.blame.job import BlameJob
+from partywall.blame.measure import experiment, levers
 from partywall.blame.measure.files import Files
 from partywall.blame.measure.levers import Held, Lever, lever
 from partywall.blame.measure.owners import Kind, owner_of
+from partywall.blame.measure.places import undoing
+from partywall.blame.measure.suspects import Suspect
+from partywall.blame.measure.units import Unit
+from partywall.blame.measure.victim import Counted
+from partywall.blame.record import BlameRecord, Place
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import kernel_text
+from partywall.host import Host
 from partywall.host.settings import ledger
+from partywall.host.systemd import Systemd
 from partywall.sandbox import cgroups
 from partywall.sandbox.runtime import Runtime
 
@@ -128,6 +138,22 @@ def file_lever(tmp_path: Path) -> Lever:
     return Lever(Kind.CPU, Files(Kind.CPU, tmp_path / "g", {tmp_path / "g/cpu.max": "max 100000\n"}, is_v2=True))
 
 
+def test_a_limit_is_taken_back_by_the_command_that_is_shown(file_lever: Lever):
+    before = contents([file_lever])
+    file_lever.owner.hold(0.2)
+    assert contents([file_lever]) != before
+    subprocess.run(["sh", "-c", undoing(file_lever)], check=True)
+    after = {path: text.strip() for path, text in contents([file_lever]).items()}
+    assert after == {path: text.strip() for path, text in before.items()}
+
+
+@pytest.mark.parametrize(("capacity", "quota"), [(None, ""), (0.5, "50%")])
+def test_a_units_limit_is_taken_back_as_it_is_set(capacity: float | None, quota: str):
+    unit = Unit("my web.service", Files(Kind.CPU, Path("/c"), {}), Systemd.__new__(Systemd), ())
+    said = undoing(Lever(Kind.CPU, unit, capacity))
+    assert said == f"systemctl set-property --runtime 'my web.service' CPUQuota={quota}"
+
+
 @pytest.mark.usefixtures("state")
 def test_levers_are_put_back_at_the_end_and_after_an_error(file_lever: Lever):
     before = contents([file_lever])
@@ -160,6 +186,68 @@ def test_the_watchdog_puts_everything_back_if_the_experiment_hangs(state: Path, 
         wait_for(lambda: contents([file_lever]) == before)
         assert hung.poll() is None
     wait_for(lambda: not (state / ledger.LEVERS).exists())
+
+
+@pytest.mark.usefixtures("state")
+def test_pulses_that_the_watchdog_undid_because_the_experiment_was_late_are_set_again(
+    file_lever: Lever, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(levers, "PATIENCE_S", 0.2)
+    before = contents([file_lever])
+    with Held({"a": file_lever}) as held:
+        held.hold("a", 0.3, 1.0)
+        during = contents([file_lever])
+        held.beat()
+        assert (held.undone, during != before) == (0, True)
+        wait_for(lambda: contents([file_lever]) == before)
+        deadline = time.monotonic() + 10
+        while not held.undone:
+            assert time.monotonic() < deadline, "nobody told that the pulse was undone"
+            held.beat()
+            time.sleep(0.01)
+        assert contents([file_lever]) == during
+        held.beat()
+        assert held.undone == 1
+    assert contents([file_lever]) == before
+
+
+class Stalls(Counted):
+    """A victim that stops this process once, for longer than the watchdog waits."""
+
+    unit = "none"
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read(self, now_ns: int) -> tuple[float, float]:
+        self.reads += 1
+        if self.reads == 100:
+            time.sleep(0.6)
+        return now_ns / 1e6, now_ns / 1e9
+
+    def pids(self) -> list[int]:
+        return []
+
+    def ended(self) -> str:
+        return ""
+
+
+@pytest.mark.usefixtures("state")
+def test_a_slot_in_which_pulses_were_undone_does_not_count(
+    tmp_path: Path, file_lever: Lever, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(levers, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(experiment, "PATIENCE_S", 0.2)
+    job = BlameJob(victim="x", pulse_ns=20_000_000, budget_ns=1_600_000_000, harm=1.0)
+    record, said = BlameRecord.create(tmp_path / "record", job, {}), list[object]()
+    suspect = Suspect("a", file_lever, lambda: time.monotonic() / 2, Place(folder="", is_v2=True))
+    experiment.Experiment(job, rule_of(job, 1), Stalls(), [suspect], record, said.append, Host({})).run()
+    slots = list(record.slots())
+    silent = [slot for slot in slots if slot.ticks == (None,) * TICKS]
+    assert len(slots) > 60
+    assert any(slot.length_ns > 500_000_000 for slot in silent)
+    assert [slot for slot in slots if slot.length_ns > 200_000_000 and slot not in silent] == []
+    assert any("does not count" in str(each) for each in said)
 
 
 def test_the_next_start_puts_back_what_a_killed_experiment_and_a_killed_watchdog_left(state: Path, file_lever: Lever):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import service
-from partywall.blame.measure.at_work import _served_by
+from partywall.blame.measure.at_work import served_by
 from partywall.host import Host
 
 
@@ -16,7 +16,7 @@ def test_who_listens_at_a_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert service.listening(Host.here(), port) == [os.getpid()]
-        assert _served_by(BlameJob(url=f"http://localhost:{port}/"), Host.here()) == [os.getpid()]
+        assert served_by(BlameJob(url=f"http://localhost:{port}/"), Host.here()) == [os.getpid()]
     assert service.listening(Host.here(), port) == []
 
 
@@ -24,8 +24,8 @@ def test_a_service_elsewhere_has_no_process_here():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         # An address that RFC 5737 keeps for documents is no host's own.
-        assert _served_by(BlameJob(url=f"http://192.0.2.7:{port}/"), Host.here()) == []
-    assert _served_by(BlameJob(url="http://no-such-host.invalid/"), Host.here()) == []
+        assert served_by(BlameJob(url=f"http://192.0.2.7:{port}/"), Host.here()) == []
+    assert served_by(BlameJob(url="http://no-such-host.invalid/"), Host.here()) == []
 
 
 def test_who_writes_a_log_is_found_and_this_process_is_left_out(tmp_path: Path):

@@ -1,18 +1,21 @@
 """What is read of suspects."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import labels
+from partywall.blame.measure.files import Files
+from partywall.blame.measure.groups import shown
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
 from partywall.blame.measure.suspects import find, reader
 from partywall.errors import UsageError
 from partywall.host import Host
-from partywall.sandbox import cgroups
+from partywall.sandbox import cgroups, tenants
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -136,7 +139,7 @@ def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         files = {f"{path.strip('/')}/cpu.max": "max 100000\n" for path in paths}
         files |= {f"{path.strip('/')}/cgroup.procs": "7\n" for path in paths}
         write(tmp_path / "groups", files)
-        here = cgroups.Cgroups(unified=tmp_path / "groups", unified_controllers=frozenset({"cpu"}))
+        here = cgroups.Cgroups(unified=tmp_path / "groups", unified_controllers=frozenset({"cpu", "io"}))
         monkeypatch.setattr(cgroups, "read", lambda *_: here)
         return Host({}, tmp_path)
 
@@ -157,6 +160,96 @@ def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_container_below_the_group_of_its_engine_may_be_a_suspect(path: str, groups_of):
     found = find(BlameJob(victim="x", suspects=(path,)), groups_of(path), [])
     assert [each.name for each in found.suspects] == [path]
+
+
+def contained(root: Path) -> None:
+    """A host on which the container 4f4f… is the pod's container shop/web-1/nginx."""
+    write(root, {f"var/log/containers/web-1_shop_nginx-{CONTAINER}.log": ""})
+
+
+@pytest.mark.parametrize("name", ["shop/web-1/nginx", "nginx.service", "nginx", "/docker/4f2", "docker/4f2"])
+def test_a_group_is_named_as_people_know_it(name: str, groups_of, tmp_path: Path):
+    container = f"/kubepods/burstable/pod{UID}/{CONTAINER}"
+    unit, other = "/system.slice/nginx.service", "/docker/4f2"
+    host = groups_of(container, unit, other)
+    contained(tmp_path)
+    found = find(BlameJob(victim="x", suspects=(name,)), host, [])
+    expected = {"s": container, "n": unit}.get(name[0], other)
+    assert [each.name for each in found.suspects] == [expected]
+    assert shown([container], host) == [f"{container} (shop/web-1/nginx)"]
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(group=name, suspects=(expected,)), host, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("batch/job/main", "there is no group batch/job/main — did you mean batch/job/other?"),
+        ("nginx.servic", "there is no group nginx.servic — did you mean nginx.service"),
+        ("/zzz", "there is no group /zzz — give a path as in /proc/PID/cgroup"),
+        ("web", "2 groups are called web — give the path of one: /a/web, /b/web"),
+    ],
+)
+def test_a_group_that_is_not_there_or_not_the_only_one_is_refused_in_full(name: str, said: str, groups_of, tmp_path):
+    host = groups_of("/a/web", "/b/web", "/system.slice/nginx.service", f"/docker/{CONTAINER}")
+    write(tmp_path, {f"var/log/containers/job_batch_other-{CONTAINER}.log": ""})
+    for job in (BlameJob(victim="x", suspects=(name,)), BlameJob(group=name)):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            find(job, host, [])
+
+
+def test_who_has_no_suspect_is_told_how_many_groups_are_left_out_and_why(groups_of, monkeypatch):
+    units = [f"/system.slice/u{n}.service" for n in range(3)]
+    host = groups_of(*units, "/system.slice/ssh.service")
+    monkeypatch.setattr(labels.Labels, "lacking", lambda *_: f"has no label in its unit; {labels.ASKED}")
+    with pytest.raises(UsageError) as error:
+        find(BlameJob(victim="x"), host, [])
+    (problem,) = error.value.problems
+    assert problem.message == (
+        "there is no suspect; left out: has no label in its unit (3 groups), is never touched (1 group)"
+    )
+    assert "add --any" in problem.remedy
+
+
+def test_a_host_without_groups_says_so(groups_of):
+    with pytest.raises(UsageError, match="this host has no groups but the victim's own — run it on the host"):
+        find(BlameJob(victim="x"), groups_of(), [])
+
+
+def test_a_disk_is_given_by_its_name_or_number(groups_of, tmp_path: Path):
+    host = groups_of("/writer")
+    write(tmp_path, {"sys/class/block/sda/dev": "8:0\n", "groups/writer/io.max": "", "groups/writer/io.stat": ""})
+    for device in ("sda", "8:0"):
+        job = BlameJob(victim="x", suspects=("/writer",), lever="disk", device=device)
+        (suspect,) = find(job, host, []).suspects
+        assert suspect.place.device == "8:0"
+        assert isinstance(suspect.lever.owner, Files)
+        assert suspect.lever.owner.device == "8:0"
+    with pytest.raises(UsageError, match="--device: there is no disk sdb — give one of sda"):
+        find(BlameJob(victim="x", suspects=("/writer",), lever="disk", device="sdb"), host, [])
+
+
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_name_with_a_character_that_ends_lines_elsewhere_is_one_path(odd: str, groups_of):
+    """A tenant chooses such names. If the victim's were cut, it would be pulsed itself."""
+    name, other = f"/pods/a{odd}b", "/pods/other"
+    host = groups_of(name, other)
+    folder = host.path("/proc/41")
+    folder.mkdir(parents=True)
+    (folder / "cgroup").write_bytes(f"0::{name}\n".encode())
+    assert tenants.cgroups_of(folder) == [name]
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(victim="x", suspects=("pid:41",)), host, [41])
+    with pytest.raises(UsageError, match="is the victim's own group"):
+        find(BlameJob(victim="x", suspects=(name,)), host, [41])
+    assert [each.name for each in find(BlameJob(victim="x", suspects=("pid:41",)), host, []).suspects] == [name]
+
+
+def test_what_the_kernel_lists_is_split_at_line_ends_only():
+    """Everything that blame reads may have names that a tenant chose."""
+    for file in Path(labels.__file__).parent.glob("*.py"):
+        lines = [line for line in file.read_text().split("\n") if "splitlines" in line]
+        assert all("stderr" in line for line in lines), f"{file.name}: {lines}"
 
 
 @pytest.mark.parametrize(

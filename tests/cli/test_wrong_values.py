@@ -120,13 +120,23 @@ WRONG: list[tuple[str, str, str]] = [
     ("trace a b --packets", "-1", "must be from 0 to 1,000,000, not -1"),
     ("watch --for", "x", DURATION),
     *((f"blame --victim a --{name}", "x", SHARE) for name in ("depth", "deepest", "harm", "least")),
+    *(
+        (f"{words}", value, f"must be at most 100%, not {value} — give for example")
+        for words, value in (
+            ("blame --victim a --depth", "30"),
+            ("blame --victim a --least", "5"),
+            ("blame --victim a --harm", "200%"),
+            ("fleet gate done --margin", "3"),
+        )
+    ),
+    ("blame --victim a --harm", "0%", "must be greater than 0, not 0%"),
     *((f"blame --victim a --{name}", "x", DURATION) for name in ("pulse", "budget")),
     ("blame --victim a --apply --until", "foo", "'foo' is not a duration"),
     ("blame --victim a --most", "0", "must be at least 1, not 0"),
     ("blame --victim a --seed", "-1", "must be at least 0, not -1"),
     ("blame --victim", "/none/x", "/none/x cannot be started"),
     ("blame --pid", "999999999", "there is no process 999999999"),
-    ("blame --group", "/none", "there is no cgroup /none"),
+    ("blame --group", "/none", "there is no group /none"),
     ("blame --log", "/none", "/none cannot be read"),
     ("blame --log /dev/null --latency", "(", "'(' is not a regular expression"),
     ("blame --victim a --latency-key", "x", "needs --log"),
@@ -137,7 +147,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("blame --url http://127.0.0.1:9 --users", "0", "must be at least 1, not 0"),
     ("blame --query up --prometheus-url", "x", "'x' is no URL"),
     ("blame --victim a --lever", "x", "must be cpu, disk or freeze, not 'x'"),
-    ("blame --victim a --device", "x", "'x' is not the number of a disk"),
+    ("blame --victim a --device", "/x", "'/x' is neither the name nor the number of a disk"),
     ("watch --for", "0s", "must be greater than 0, not 0s"),
     ("watch --every", "1ms", "must be at least 100 ms, not 1ms"),
     ("watch --every", "x", DURATION),

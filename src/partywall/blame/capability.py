@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from partywall.blame.job import BlameJob
@@ -24,28 +23,28 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
     cannot_resume = "suspects and what they use have changed since"
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
-        """Says what would be touched, how deep, and for how long. A victim that would have to be started is not."""
+        """Says what is slow, what would be touched, how deep, and for how long. A victim is not started."""
         from partywall.blame.findings import duration, expect_enough, rule_of
-        from partywall.blame.measure import suspects, victim
+        from partywall.blame.measure import groups, suspects, victim
 
         victim.check(job, options.host)
-        is_started = job.victim or job.probe or job.url
-        with contextlib.nullcontext() if is_started else victim.started(job, options.host) as one:
-            found = suspects.find(job, options.host, one.pids() if one else [])
+        with victim.outlined(job, options.host) as (named, pids):
+            found = suspects.find(job, options.host, pids)
         rule, pulse = rule_of(job, len(found.suspects)), duration(job.pulse_ns / 1e9)
         expect_enough(rule, job)
         later = rule.deepens_s
         deeper = "" if later is None else f", after {duration(later)} {job.deepest:.0%}"
+        names = groups.shown([each.name for each in found.suspects], options.host)
         lines = [
-            f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
+            f"{name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
             f"{deeper}: writes {each.lever.owner.writes}"
-            for each in found.suspects
+            for name, each in zip(names, found.suspects, strict=True)
         ]
         lines += [f"not touched: {text}" for text in found.left_out]
         lines.append(end_of(rule, job))
         if job.apply:
             lines.append(f"keeps the limit that helps most{f' until {job.until}' if job.until else ''}")
-        return Outline(tuple(lines), rule.longest_s)
+        return Outline((named, *lines), rule.longest_s)
 
     def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
         from partywall.blame.findings import expect_enough, rule_of

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-from partywall.blame.code import Array
+from partywall.blame.code import Array, Bits
 from partywall.core.stats.algebra import one_thread
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import student_reach
@@ -55,24 +55,27 @@ class Fit:
 
 @one_thread()
 def fit(rate: Array, pulsed: Array, block_slots: int) -> Fit:
-    """Estimates all effects. rate: by slot. pulsed: shape (slots, columns), or the depths of the pulses.
+    """Estimates all effects. rate: by slot; NaN where it is not known. pulsed: shape (slots, columns), or their depths.
 
-    ValueError if there are fewer slots than columns can be told apart with.
+    A slot whose rate is not known has no weight. The filter needs a value there, and gets what is fitted: any other
+    would draw effects towards it. ValueError if there are fewer slots than columns can be told apart with.
     """
-    code = np.asarray(pulsed, dtype=np.float64)
-    slots, columns = code.shape
-    dof = slots - columns - -(-slots // block_slots) - 2 * LAGS
+    code, known = np.asarray(pulsed, dtype=np.float64), np.isfinite(rate)
+    columns, slots = code.shape[1], int(known.sum())
+    dof = slots - columns - -(-len(code) // block_slots) - 2 * LAGS
     if dof < 3:
         raise ValueError(f"{slots} slots are too few for {columns} suspects")
-    mean = float(rate.mean())
+    mean = float(rate[known].mean())
     if mean <= 0:
         raise ValueError("the victim did nothing in any slot, so there is nothing to compare")
-    level = rate / mean
-    filter_, weights = np.zeros(LAGS), np.ones(slots)
+    level = np.where(known, rate / mean, 1.0)
+    filter_, weights = np.zeros(LAGS), known.astype(np.float64)
     for _ in range(ROUNDS):
         effect, error, residual = _solved(level, code, block_slots, filter_, weights, dof)
-        filter_ = _autoregression(residual)
-        weights = _weights(residual, filter_)
+        level = np.where(known, level, level - residual)
+        residual = np.where(known, residual, 0.0)
+        filter_ = _autoregression(residual, known)
+        weights = _weights(residual, filter_, known)
     effect, error, _ = _solved(level, code, block_slots, filter_, weights, dof)
     return Fit(effect, error, dof, slots)
 
@@ -90,7 +93,7 @@ def _solved(
     solution = inverse @ (left.T @ right)
     variance = float(np.square(right - left @ solution).sum() / dof)
     # Weights below 1 make residuals smaller than they are; see Street, Carroll and Ruppert, 1988.
-    variance /= max(float(weights.mean()), 0.2) ** 2
+    variance /= max(float(weights[weights > 0].mean()), 0.2) ** 2
     error = np.sqrt(np.maximum(0.0, np.diag(inverse)) * variance)
     columns = code.shape[1]
     return solution[:columns], error[:columns], level - design @ solution
@@ -104,9 +107,9 @@ def _filtered(series: Array, filter_: Array) -> Array:
     return out
 
 
-def _autoregression(residual: Array) -> Array:
+def _autoregression(residual: Array, known: Bits) -> Array:
     """Coefficients by Yule and Walker, from residuals that are drawn in."""
-    spread = _spread(residual)
+    spread = _spread(residual[known])
     held = np.clip(residual, -FAR * spread, FAR * spread)
     moments = np.array([held[: len(held) - lag] @ held[lag:] for lag in range(LAGS + 1)]) / len(held)
     if moments[0] <= 0:
@@ -115,13 +118,13 @@ def _autoregression(residual: Array) -> Array:
     return np.asarray(linalg.solve_toeplitz(moments[:-1], moments[1:]))
 
 
-def _weights(residual: Array, filter_: Array) -> Array:
-    """Huber's weights of the residuals after the filter."""
+def _weights(residual: Array, filter_: Array, known: Bits) -> Array:
+    """Huber's weights of the residuals after the filter; 0 where the rate is not known."""
     step = _filtered(residual[:, None], filter_)[:, 0]
-    spread = _spread(step)
+    spread = _spread(step[known])
     if spread <= 0:
-        return np.ones_like(step)
-    return np.asarray(np.minimum(1.0, FAR / np.maximum(np.abs(step) / spread, 1e-12)))
+        return known.astype(np.float64)
+    return np.asarray(known * np.minimum(1.0, FAR / np.maximum(np.abs(step) / spread, 1e-12)))
 
 
 def _spread(values: Array) -> float:
@@ -141,10 +144,11 @@ class Effects(Fit):
 
 
 def effects(ticks: Array, depths: Array, block_slots: int, delays: Sequence[int], per_slot: int) -> Effects:
-    """Estimates all effects at the best of several delays each. ticks: the victim's rate, `per_slot` for each slot.
+    """Estimates all effects at the best of several delays each.
 
-    depths: of the pulses, shape (slots, columns); 0: none. delays: in ticks, the first is preferred. A pulse that acts
-    late is seen in slots that begin late.
+    ticks: the victim's rate, `per_slot` for each slot; NaN where it is not known. depths: of the pulses, shape (slots,
+    columns); 0: none. delays: in ticks, the first is preferred. A pulse that acts late is seen in slots that begin
+    late.
     """
     fits = [delayed(ticks, depths, block_slots, delay, per_slot) for delay in delays]
     p = np.stack([each.p_gain for each in fits])
@@ -164,7 +168,9 @@ def delayed(ticks: Array, depths: Array, block_slots: int, delay: int, per_slot:
     """Estimates all effects at one delay. Arguments as for `effects`; delay: in ticks."""
     slots = (len(ticks) - delay) // per_slot
     slots = min(slots, len(depths))
-    shifted = ticks[delay : delay + slots * per_slot].reshape(slots, per_slot).mean(axis=1)
+    shifted = ticks[delay : delay + slots * per_slot].reshape(slots, per_slot)
+    known = np.isfinite(shifted).sum(axis=1)
+    shifted = np.where(known > 0, np.nansum(shifted, axis=1) / np.maximum(known, 1), np.nan)
     return fit(shifted, depths[:slots], block_slots)
 
 

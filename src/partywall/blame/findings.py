@@ -15,7 +15,7 @@ from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import delayed, outside
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
-from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
+from partywall.blame.record import OF_LATENCY, Applied, BlameRecord, Place, Slot, TakenBack
 from partywall.blame.through import Dose, Waiting, doses, said, waiting
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
@@ -28,6 +28,9 @@ HELPS = (0.3, 0.6)
 """The reductions of a suspect for which the gain is predicted."""
 MATTERS = 0.05
 """The share of the time from which on the victim's own limit, or the hypervisor, is named."""
+
+UNKNOWN_MOST = 0.5
+"""The share of the slots without a report of the victim from which on no verdict is given."""
 
 
 class Verdict(StrEnum):
@@ -68,7 +71,7 @@ class Help(Frozen):
     """One thing to do: hold a suspect to `use`.
 
     gain: the victim's, predicted. check: the same from slots that the prediction does not know, None if there are too
-    few. text: what to paste; empty in records of earlier versions.
+    few. text: what to paste, and undo: what takes it back; empty in records of earlier versions.
     """
 
     suspect: str
@@ -77,6 +80,7 @@ class Help(Frozen):
     gain: Estimate
     check: Estimate | None
     text: str
+    undo: str = ""
 
 
 class BlameFindings(Frozen):
@@ -171,13 +175,16 @@ def last_look(rule: Rule, names: Sequence[str], slots: Sequence[Slot]) -> Look:
 
 
 def rates_of(slots: Sequence[Slot]) -> Array:
-    """The victim's rate by tick. Where it is not known, the last one known."""
+    """The victim's rate by tick; NaN where it is not known."""
     values = np.array([np.nan if value is None else value for slot in slots for value in slot.ticks])
-    known = np.flatnonzero(np.isfinite(values))
-    if not len(known):
+    if not np.isfinite(values).any():
         raise ValueError("the victim's rate is not known in any slot")
-    places = np.searchsorted(known, np.arange(len(values)), side="right") - 1
-    return np.asarray(values[known[np.maximum(places, 0)]])
+    return values
+
+
+def _unknown(slots: Sequence[Slot]) -> float:
+    """The share of slots in which nothing is known of the victim."""
+    return float(np.mean([all(value is None for value in slot.ticks) for slot in slots]))
 
 
 def _use(slots: Sequence[Slot]) -> Array:
@@ -204,7 +211,8 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         raise TrialError(f"{record.path}: nothing can be said: {error}; give it more time") from None
     own = [slot.own for slot in whole if slot.own is not None]
     own_share, steal = (float(np.mean(own)) if own else None), float(np.mean([slot.steal for slot in whole]))
-    verdict, places = _verdict(look, own_share, steal), dict(zip(names, began.places, strict=False))
+    unknown = _unknown(whole)
+    verdict, places = _verdict(look, own_share, steal, unknown), dict(zip(names, began.places, strict=False))
     suspects = tuple(_suspect(each, names.index(each.suspect), whole, rule) for each in look.standings)
     return BlameFindings(
         name=record.name,
@@ -216,7 +224,7 @@ def findings_of(record: BlameRecord) -> BlameFindings:
         left_out=began.left_out,
         host=record.host,
         verdict=verdict,
-        headline=_headline(verdict, look, own_share, steal, job, suspects),
+        headline=_headline(verdict, look, own_share, steal, unknown, job, suspects, began.unit),
         suspects=suspects,
         helps=tuple(
             help_
@@ -242,9 +250,12 @@ def best_help(findings: BlameFindings) -> Help | None:
     return max((each for each in helps if each.gain.low > 0), key=lambda each: each.gain.low, default=None)
 
 
-def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
-    """A failed A/A check leaves everything open: something follows a code that touched nobody."""
-    if look.dummy_fails:
+def _verdict(look: Look, own: float | None, steal: float, unknown: float) -> Verdict:
+    """A failed A/A check leaves everything open: something follows a code that touched nobody.
+
+    So does a victim that reports nothing most of the time: why it does not may be a suspect's doing.
+    """
+    if look.dummy_fails or unknown > UNKNOWN_MOST:
         return Verdict.UNKNOWN
     if look.guilty:
         return Verdict.NEIGHBOUR
@@ -256,13 +267,18 @@ def _verdict(look: Look, own: float | None, steal: float) -> Verdict:
 
 
 def _headline(
-    verdict: Verdict, look: Look, own: float | None, steal: float, job: BlameJob, suspects: Sequence[Suspect]
+    verdict: Verdict,
+    look: Look,
+    own: float | None,
+    steal: float,
+    unknown: float,
+    job: BlameJob,
+    suspects: Sequence[Suspect],
+    unit: str,
 ) -> str:
     match verdict:
         case Verdict.NEIGHBOUR:
-            named = ", ".join(
-                f"{each.suspect} takes {percent(each.taken)} of the victim's work" for each in look.guilty
-            )
+            named = ", ".join(_harm(each, unit) for each in look.guilty)
             first = next(each for each in suspects if each.state is State.GUILTY)
             return named if first.waits is None else f"{named}, through {said(first.waits)}"
         case Verdict.OWN:
@@ -274,11 +290,21 @@ def _headline(
             return f"Nobody in the list takes {bare_percent(job.least)} or more of the victim's work"
         case _:
             why = "the A/A check fails: the victim follows a code that touched nobody" if look.dummy_fails else ""
+            if unknown > UNKNOWN_MOST:
+                longer = duration(3 * job.pulse_ns / 1e9).replace(" ", "")
+                why = why or f"the victim said nothing in {bare_percent(unknown, 0)} of the slots; try --pulse {longer}"
             unheld = [each.suspect for each in look.standings if each.state is State.UNHELD]
             why = why or (f"the lever does not hold {', '.join(unheld[:3])}" if unheld else "")
             needed = look.seconds_needed
             time = f"about {units.format_duration(round(needed) * 10**9)} would be needed" if needed else ""
             return f"Not known yet after {look.seconds:.0f} s; {why or time or 'give it more time'}"
+
+
+def _harm(each: Standing, unit: str) -> str:
+    """What a guilty suspect does to the victim, in the victim's terms: the rate of latencies is one by their mean."""
+    if unit == OF_LATENCY:
+        return f"without {each.suspect}, requests would take {percent(each.taken)} less time"
+    return f"{each.suspect} takes {percent(each.taken)} of the victim's work"
 
 
 def _suspect(standing: Standing, at: int, slots: Sequence[Slot], rule: Rule) -> Suspect:
@@ -329,7 +355,10 @@ def _helps(
             use=suspect.use * (1 - less),
             gain=(known or whole).scaled(less * by),
             check=None if known is None or held_out is None else held_out.scaled(less * by),
-            text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
+            text=""
+            if place is None
+            else paste(place, suspect.use * (1 - less), (place.device or job.device) if is_disk else ""),
+            undo="" if place is None or job.lever == "freeze" else place.undo,
         )
         for less in HELPS
     ]

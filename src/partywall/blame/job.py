@@ -62,18 +62,29 @@ def until_ns(text: str, now: datetime.datetime) -> int:
     now: with its time zone, which is that of a text without one. ValueError with a remedy if it means none, or a moment
     that is over.
     """
-    if re.fullmatch(r"\d{1,2}:\d{2}", text):
-        hour, minute = map(int, text.split(":"))
-        when = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-        when += datetime.timedelta(days=when <= now)
-    elif re.match(r"\d{4}-", text):
-        when = datetime.datetime.fromisoformat(text)
-        when = when if when.tzinfo else when.replace(tzinfo=now.tzinfo)
-    else:
-        when = now + datetime.timedelta(microseconds=units.parse_duration_ns(text) / 1000)
+    try:
+        when = _moment(text, now)
+    except ValueError as error:
+        said = error if text in str(error) else f"{text}: {error}"
+        raise ValueError(f"{said}; give a duration such as 2h, or a time such as 18:30 or 2026-12-31 18:30") from None
     if when <= now:
         raise ValueError(f"{text} is over; give a time that is to come")
     return round(when.timestamp() * 10**9)
+
+
+def _moment(text: str, now: datetime.datetime) -> datetime.datetime:
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        hour, minute = map(int, text.split(":"))
+        if hour > 23 or minute > 59:
+            raise ValueError(f"{text} is no time of day")
+        when = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return when + datetime.timedelta(days=when <= now)
+    if re.match(r"\d{4}-", text):
+        when = datetime.datetime.fromisoformat(text)
+        return when if when.tzinfo else when.replace(tzinfo=now.tzinfo)
+    if text.isdigit():
+        raise ValueError(f"{text} has no unit")
+    return now + datetime.timedelta(microseconds=units.parse_duration_ns(text) / 1000)
 
 
 class BlameJob(Job):
@@ -103,7 +114,8 @@ class BlameJob(Job):
     suspects: Annotated[
         tuple[str, ...],
         Option(
-            "A cgroup such as /docker/4f2…, or pid:NUMBER for that process's group. Default: the busiest groups.",
+            "A group: its path, a unit such as nginx.service, a name as partywall-watch shows it, or pid:NUMBER for "
+            "that of a process. Default: the busiest groups; --any says which.",
             metavar="SUSPECT...",
         ),
     ] = ()
@@ -120,15 +132,23 @@ class BlameJob(Job):
     ] = ""
     query: Annotated[str, Option("With --prometheus-url: an expression that has one value.", page="")] = ""
     pid: Annotated[int | None, Field(ge=1), Option("A process: how much of its runnable time does it run?")] = None
-    group: Annotated[str, Option("A cgroup: how much of its runnable time does it run?")] = ""
-    log: Annotated[str, Option("A log to follow. Each new line is one request.", page="")] = ""
-    latency: Annotated[str, Option("The latency in a line of the log: a regular expression with one group.")] = ""
+    group: Annotated[str, Option("A group, as SUSPECT is given: how much of its runnable time does it run?")] = ""
+    log: Annotated[
+        str,
+        Option(
+            "A log to follow. Each new line is one request. Without a latency, only a service at its limit shows harm.",
+            page="",
+        ),
+    ] = ""
+    latency: Annotated[
+        str, Option("The latency in a line of the log, in any unit: a regular expression with one group.")
+    ] = ""
     latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
     smaller_is_better: Annotated[bool, Option("What --metric or --query states is a time, not a speed.")] = False
     lever: Annotated[
         Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")
     ] = "cpu"
-    device: Annotated[str, Option("The disk of --lever disk, such as 8:0.")] = ""
+    device: Annotated[str, Option("The disk of --lever disk, such as sda or 8:0.")] = ""
     depth: Annotated[Share, Option("What a pulse takes off a suspect's use.", example="30%")] = 0.3
     deepest: Annotated[Share, Option("The same after a quarter of the longest time.", example="60%")] = 0.6
     pulse_ns: Annotated[
@@ -144,7 +164,14 @@ class BlameJob(Job):
     until: Annotated[
         str, Option("When --apply takes it back: a duration such as 2h, or a time such as 18:30.", page="")
     ] = ""
-    any: Annotated[bool, Option("Take units and pods without a label too, if no suspect is named.", page="")] = False
+    any: Annotated[
+        bool,
+        Option(
+            "If no suspect is named, take units and pods without a label too. Else only units with Blame=yes in "
+            "[X-Partywall], and pods with partywall/blame: yes.",
+            page="",
+        ),
+    ] = False
     never: Annotated[tuple[str, ...], Option("A name that is never touched; system services never are.")] = ()
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Of the code.")] = 1
 
@@ -176,12 +203,13 @@ class BlameJob(Job):
         given = [name for name in VICTIMS if getattr(self, name)]
         if len(given) != 1:
             said = "no victim is given" if not given else "more than one victim is given"
-            yield f"{said}: give one of {', '.join(map(_flag, VICTIMS))}"
+            read = f"; {self.suspects[0]} was read as a suspect" if self.suspects and not given else ""
+            yield f"{said}{read}: say what is slow by one of {', '.join(map(_flag, VICTIMS))}"
         yield from self._belongs()
         if self.lever == "disk" and not self.device:
-            yield "--lever disk needs a disk: give its number, such as --device 8:0"
-        if self.device and not re.fullmatch(r"\d+:\d+", self.device):
-            yield f"--device: {self.device!r} is not the number of a disk; give for example 8:0"
+            yield "--lever disk needs a disk: give its name or number, such as --device sda"
+        if self.device and not re.fullmatch(r"\d+:\d+|[a-z][a-z0-9!_-]*", self.device):
+            yield f"--device: {self.device!r} is neither the name nor the number of a disk; give for example sda or 8:0"
         if self.apply and self.lever == "freeze":
             yield "--apply keeps no suspect frozen; use --lever cpu"
         if self.until and not self.apply:

@@ -12,11 +12,16 @@ from partywall.core.record import JobRecord, Stream
 from partywall.errors import TrialError
 from partywall.values import Frozen
 
+OF_LATENCY = "requests per second of latency"
+"""The unit of a rate that is one by the mean latency."""
+
 
 class Place(Frozen):
     """Where a suspect's limit is. tool: what changes it, and known_as: as what that tool knows the suspect.
 
     folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
+    device: the number of the disk of its limit; empty: of CPU time. undo: a command that sets the limit of before.
+    Both are empty in records of earlier versions.
     """
 
     tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
@@ -25,6 +30,8 @@ class Place(Frozen):
     is_v2: bool
     vcpus: int = 1
     disk: str = ""
+    device: str = ""
+    undo: str = ""
 
 
 class Began(Frozen):

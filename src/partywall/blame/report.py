@@ -9,7 +9,7 @@ from typing import Any
 
 from partywall import units
 from partywall.blame.decide import State
-from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict, duration, options, rule_of
+from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict, best_help, duration, options, rule_of
 from partywall.blame.record import Applied, Standings, TakenBack
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table
@@ -18,6 +18,13 @@ from partywall.core.stats.estimate import Estimate, Outcome
 
 OUTCOMES = {Verdict.NEIGHBOUR: Outcome.VIOLATED, Verdict.UNKNOWN: Outcome.INCONCLUSIVE}
 """A neighbour that harms the victim is what other commands call violated. All other verdicts hold."""
+BADGES = {
+    Verdict.NEIGHBOUR: "✗ a neighbour is guilty",
+    Verdict.OWN: "✓ no neighbour: its own limit",
+    Verdict.HOST: "✓ no neighbour: the hypervisor",
+    Verdict.NOBODY: "✓ nobody in the list",
+    Verdict.UNKNOWN: "? not known yet",
+}
 ENDS = {
     "precision": "all suspects were judged",
     "budget": "its time was over",
@@ -41,12 +48,16 @@ def _late(row: Row) -> str:
     return units.format_duration(row["delay_ns"]) if row["state"] == State.GUILTY else "–"
 
 
+def _lost(row: Row) -> str:
+    return "–" if row["lost"] is None else f"{row['lost_s']:.1f} s ({bare_percent(row['lost'], 0)})"
+
+
 SUSPECTS = (
     Column("suspect", "suspect", is_key=True),
     Column("state", "verdict"),
     Column("taken", "takes", "%", text=partial(_between, "taken")),
     Column("gain", "gain in a pulse", "%", text=partial(_between, "gain")),
-    Column("lost", "lost", "%"),
+    Column("lost", "lost", "%", text=_lost),
     Column("held", "held", "%"),
     Column("delay_ns", "late", "ns", on=On.PAGE, text=_late),
     Column("correlation", "correlation", ""),
@@ -81,8 +92,8 @@ TERMS = {
     "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
     "Takes": "The share of what the victim would do without the suspect, if the effect is proportional to what the "
     "suspect does.",
-    "Lost, held": "What the suspect lost of its work during the experiment, and the part of a pulse's depth that "
-    "reached it.",
+    "Lost, held": "What the suspect lost of its work during the experiment, in seconds and as a share, and the part of "
+    "a pulse's depth that reached it. --harm bounds the seconds.",
     "Correlation": "Of the suspect's use with the victim's rate outside of its pulses: what a detector that only "
     "watches would see.",
     "A/A check": "A dummy suspect has a code like the others, but nobody touches it. If the victim follows its code, "
@@ -98,8 +109,9 @@ def report(findings: BlameFindings) -> Report:
         findings.headline,
         OUTCOMES.get(findings.verdict, Outcome.HOLDS),
         goals=1,
+        badge=BADGES[findings.verdict],
         sections=(
-            Table("suspects", "Suspects", SUSPECTS, [_suspect(each) for each in findings.suspects]),
+            Table("suspects", "Suspects", SUSPECTS, [_suspect(each, findings.seconds) for each in findings.suspects]),
             *([Table("helps", "What helps", HELPS, helps, lead=lead, in_rows=False)] if helps else []),
             *_through(findings),
             *_charts(findings),
@@ -144,7 +156,7 @@ def _round(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _suspect(each: Suspect) -> dict[str, Any]:
+def _suspect(each: Suspect, seconds: float) -> dict[str, Any]:
     return {
         "suspect": each.name,
         "state": str(each.state),
@@ -154,6 +166,7 @@ def _suspect(each: Suspect) -> dict[str, Any]:
         "held": _round(each.held),
         "delay_ns": each.delay_ns,
         "lost": _round(each.lost),
+        "lost_s": None if each.lost is None else _round(each.lost * seconds),
         "use": _round(each.use),
         "correlation": _round(each.correlation),
     }
@@ -161,7 +174,14 @@ def _suspect(each: Suspect) -> dict[str, Any]:
 
 def _help(each: Help) -> dict[str, Any]:
     ends = _ends("gain", each.gain) | _ends("check", each.check)
-    return {"suspect": each.suspect, "less": each.less, "use": _round(each.use), **ends, "text": each.text}
+    return {
+        "suspect": each.suspect,
+        "less": each.less,
+        "use": _round(each.use),
+        **ends,
+        "text": each.text,
+        "undo": each.undo,
+    }
 
 
 def _through(findings: BlameFindings) -> Iterator[Table]:
@@ -186,6 +206,8 @@ def _through(findings: BlameFindings) -> Iterator[Table]:
 
 def _notes(findings: BlameFindings) -> Iterator[str]:
     """What a reader must know about the figures."""
+    if (best := best_help(findings)) and best.text:
+        yield from _advice(best, findings)
     aa = _between("aa", _ends("aa", findings.aa))
     yield f"A/A check {'fails' if findings.aa_fails else 'passes'}: the dummy suspect has an effect of {aa}"
     yield f"it ended after {findings.seconds:.0f} s, because {ENDS[findings.ended]}"
@@ -199,6 +221,18 @@ def _notes(findings: BlameFindings) -> Iterator[str]:
         yield f"the hypervisor took {bare_percent(findings.steal)} of the host's time"
     yield from (_kept(each) for each in findings.kept)
     yield from (f"not touched: {text}" for text in findings.left_out)
+
+
+def _advice(best: Help, findings: BlameFindings) -> Iterator[str]:
+    """What to do now, what it costs, and how to take it back."""
+    gain = _between("gain", _ends("gain", best.gain))
+    costs, stays = bare_percent(best.less, 0), bare_percent(1 - best.less, 0)
+    said = f"the victim gains {gain}; {best.suspect} loses {costs} of its work, and {stays} of the harm stays"
+    yield f"to do now: {best.text} ({said})"
+    if best.undo:
+        yield f"to undo that: {best.undo}"
+    if not findings.kept:
+        yield "or let the same command do it, and take it back after 2 hours: add --apply --until 2h"
 
 
 def _again(findings: BlameFindings, needed_s: float) -> str:

@@ -34,6 +34,18 @@ Duration = Annotated[int, BeforeValidator(_duration_ns), Field(gt=0)]
 """A length of time in ns, written with a unit, such as 10s."""
 
 
+def _share(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+WRITTEN: Mapping[Any, Callable[[Any], str]] = {_duration_ns: units.format_duration, units.parse_share: _share}
+"""What makes the text of a number again, by what parses it."""
+
+
 @dataclass(frozen=True)
 class Option:
     """How a field is asked for. The field's type parses and checks the value.
@@ -55,7 +67,8 @@ class Option:
 class Asked:
     """A field of a job as it is asked for. type: the type of one value, as people know it.
 
-    document: the document that the value is; None if it is none.
+    document: the document that the value is; None if it is none. written: makes the text of a number, as a person would
+    write it.
     """
 
     name: str
@@ -65,6 +78,7 @@ class Asked:
     is_required: bool
     default: Any
     document: Document | None = None
+    written: Callable[[Any], str] = str
 
     @property
     def flag(self) -> str:
@@ -86,8 +100,8 @@ class Asked:
         """The default as a person would write it; empty if there is none to show."""
         if self.default in (None, ()) or self.is_switch:
             return ""
-        is_time = self.type is str and isinstance(self.default, int)
-        return units.format_duration(self.default).replace(" ", "") if is_time else str(self.default)
+        is_number = isinstance(self.default, int | float)
+        return self.written(self.default).replace(" ", "") if is_number else str(self.default)
 
 
 class Job(Frozen):
@@ -169,17 +183,19 @@ def _mark(info: FieldInfo, kind: type[M]) -> M | None:
 
 def _asked(name: str, info: FieldInfo, option: Option) -> Asked:
     inside: Any = info.annotation
-    is_list, is_text = False, any(isinstance(mark, BeforeValidator) for mark in info.metadata)
+    is_list, marks = False, list(info.metadata)
     while get_origin(inside) in (Union, types.UnionType, tuple, Annotated):
         is_list = is_list or get_origin(inside) is tuple
-        is_text = is_text or any(isinstance(mark, BeforeValidator) for mark in getattr(inside, "__metadata__", ()))
+        marks += getattr(inside, "__metadata__", ())
         inside = next(part for part in get_args(inside) if part is not type(None))
-    type_: Any = str if is_text or inside not in (int, float, bool) else inside
+    parsers = [mark.func for mark in marks if isinstance(mark, BeforeValidator)]
+    written = next((WRITTEN[parser] for parser in parsers if parser in WRITTEN), _number)
+    type_: Any = str if parsers or inside not in (int, float, bool) else inside
     default = None if info.is_required() else info.default
     document = _mark(info, Document)
     if isinstance(inside, type) and issubclass(inside, TextFile):
         document = Document(inside.MODEL, inside.model_validate, edited=True)
-    return Asked(name, option, type_, is_list, info.is_required(), default, document)
+    return Asked(name, option, type_, is_list, info.is_required(), default, document, written)
 
 
 def _problems(
@@ -197,27 +213,25 @@ def _problems(
         number = next((part for part in each["loc"][1:] if isinstance(part, int)), None)
         value = value[number] if number is not None and isinstance(value, list | tuple) else value
         remedy = f"give for example {field.option.example}" if field.option.example else ""
-        said = _said(each, value, is_time=field.type is str)
+        said = _said(each, value, field.written)
         # What a parser says names a remedy itself.
         yield Problem(said, "" if each["type"] == "value_error" else remedy, key=called(field))
 
 
-def _said(error: Any, value: Any, *, is_time: bool) -> str:  # noqa: PLR0911 - one for each mistake
-    """A mistake as a sentence that follows the name of its option."""
+def _said(error: Any, value: Any, written: Callable[[Any], str]) -> str:  # noqa: PLR0911 - one for each mistake
+    """A mistake as a sentence that follows the name of its option. written: makes the text of a bound."""
     bounds = error.get("ctx", {})
-
-    def bound(name: str) -> str:
-        return units.format_duration(bounds[name]) if is_time else f"{bounds[name]:g}"
-
     match error["type"]:
         case "missing":
             return "is missing"
         case "greater_than":
             return f"must be greater than {bounds['gt']:g}, not {value}"
         case "greater_than_equal":
-            return f"must be at least {bound('ge')}, not {value}"
+            return f"must be at least {written(bounds['ge'])}, not {value}"
+        case "less_than":
+            return f"must be less than {written(bounds['lt'])}, not {value}"
         case "less_than_equal":
-            return f"must be at most {bound('le')}, not {value}"
+            return f"must be at most {written(bounds['le'])}, not {value}"
         case "int_parsing" | "int_type" | "int_from_float":
             return f"must be a whole number, not {value!r}"
         case "float_parsing" | "float_type":

@@ -23,11 +23,12 @@ from partywall.host.label import WORK_ROOT, Label
 from partywall.load.document import Load
 from partywall.load.lasting import lasting
 from partywall.sandbox import Settings, reaper
+from partywall.sandbox.own_threads import kept_off
 from partywall.session import Session
 
 VICTIM = "victim"
 SLICE_NS = 2_000_000
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S, ANSWER_S = 300.0, 3.0
 KEPT_NS = 5_000_000_000
 """Work longer ago is forgotten: no slot waits for so long."""
 
@@ -109,7 +110,8 @@ def started(job: BlameJob, host: Host) -> Iterator[AtWork]:
     cpus = units.parse_cpus(job.cpus) if job.cpus else tuple(host.facts["cpus_allowed"])
     label = Label.create(stamped("blame"), WORK_ROOT)
     try:
-        with Session(label) as session:
+        # Levers are written when pulses begin: on the victim's CPU, it would be slower exactly then.
+        with kept_off(cpus if job.cpus else ()), Session(label) as session:
             (sandbox,) = session.add(Settings(VICTIM, "process", cpus))
             request: dict[str, Any] = {
                 "id": VICTIM,
@@ -123,17 +125,31 @@ def started(job: BlameJob, host: Host) -> Iterator[AtWork]:
                 session.client(VICTIM).call("workload.start", timeout_s=START_TIMEOUT_S, **request)
             except AgentError as error:
                 raise TrialError(f"the victim could not start: {error}") from error
-            yield AtWork(session, unit, _served_by(job, host) if job.url else None)
+            yield AtWork(session, unit, served_by(job, host) if job.url else None)
     finally:
         reaper.clean(label)
 
 
-def _served_by(job: BlameJob, host: Host) -> list[int]:
-    """The processes on this host that serve the users of a job; none if the service is elsewhere."""
+def expect_answer(job: BlameJob) -> None:
+    """UsageError if nothing listens where the users of a job would go."""
+    try:
+        socket.create_connection(_place(job), ANSWER_S).close()
+    except (OSError, UnicodeError) as error:
+        said = f"nothing answers at {job.url}: {getattr(error, 'strerror', None) or error}"
+        raise UsageError(Problem(said, "start the service, or give another URL", key="--url")) from None
+
+
+def _place(job: BlameJob) -> tuple[str, int]:
+    """Host name and port of a job's URL."""
     url = urlsplit(job.url)
-    port = url.port or (443 if url.scheme == "https" else 80)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def served_by(job: BlameJob, host: Host) -> list[int]:
+    """The processes on this host that serve the users of a job; none if the service is elsewhere."""
+    name, port = _place(job)
     with contextlib.suppress(OSError, UnicodeError):
-        infos = socket.getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         if any(_is_own(str(info[4][0]), info[0]) for info in infos):
             return service.listening(host, port)
     return []

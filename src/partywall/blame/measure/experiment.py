@@ -16,7 +16,8 @@ from partywall.blame.decide import PULSED, Look, Rule
 from partywall.blame.findings import TICKS, look_at
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import waiting
-from partywall.blame.measure.levers import Ended, Held
+from partywall.blame.measure.groups import group_of
+from partywall.blame.measure.levers import PATIENCE_S, Ended, Held
 from partywall.blame.measure.suspects import Suspect, throttled
 from partywall.blame.measure.victim import Victim
 from partywall.blame.record import BlameRecord, Pulse, Slot, Standings
@@ -58,7 +59,7 @@ class Experiment:
         # What each uses outside of pulses.
         self._recent = [deque[float](maxlen=RECENT) for _ in suspects]
         self._slots: list[Slot] = []
-        # Slots whose rates are not known yet, with the victim's readings.
+        # Slots whose rates are not known yet, with the victim's readings; without any if the slot does not count.
         self._open = deque[tuple[Slot, list[Any]]]()
         self._lost_s = 0.0
         self._held: Held | None = None
@@ -112,13 +113,14 @@ class Experiment:
             if not self._victim.is_known(slot.start_ns + slot.length_ns):
                 break
             self._open.popleft()
-            rates = tuple(map(self._victim.rate, readings, readings[1:]))
+            rates = tuple(map(self._victim.rate, readings, readings[1:])) or (None,) * TICKS
             slot = slot.model_copy(update={"ticks": rates})
             self._slots.append(slot)
             self._record.stream.append(slot)
         return len(self._open)
 
     def _pulse(self, held: Held, at: int, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        held.beat()
         pulsed = [self._names[n] for n in np.flatnonzero(depths)]
         # Before it begins, so that whoever asks what happened finds it whatever happens next.
         now_ns = self._clock.now_ns()
@@ -133,7 +135,13 @@ class Experiment:
                     held.release(name)
         except Ended as ended:
             raise TrialError(f"{ended} has ended, so its pulses are over; start again without it") from None
+        undone = held.undone
         slot, readings = self._slot(depths)
+        late_s = (slot.length_ns - self._job.pulse_ns) / 1e9
+        if held.undone > undone or late_s > PATIENCE_S / 2:
+            # Part of it was not held, as far as is known: it would make all effects smaller.
+            readings = []
+            self._emit(Note(f"this process was stopped for {late_s:.1f} s, so a pulse was undone and does not count"))
         self._open.append((slot, readings))
         self._complete()
         # All suspects are pulsed alike, so one sum tells what each may have lost at most.
@@ -185,7 +193,7 @@ class Experiment:
 def _own_limit(job: BlameJob, victim: Victim, host: Host) -> Callable[[], float] | None:
     groups = cgroups.read(host.root)
     if job.group:
-        return throttled(groups, job.group)
+        return throttled(groups, group_of(job.group, host, "--group"))
     for pid in victim.pids():
         for path in tenants.cgroups_of(host.path(f"/proc/{pid}")):
             if path != "/" and groups.folder("cpu", path).is_dir():

@@ -77,14 +77,14 @@ def _cpu_files(name: str, groups: Cgroups) -> Files:
 def _disk_files(name: str, groups: Cgroups, device: str) -> Files:
     folder = groups.folder("io", name)
     if groups.is_v2:
-        lines = _content(folder / "io.max").splitlines()
+        lines = _content(folder / "io.max").split("\n")
         was = next((line for line in lines if line.startswith(f"{device} ")), "")
         none = f"{device} rbps=max wbps=max riops=max wiops=max"
         return Files(Kind.DISK, folder, {folder / "io.max": was or none}, is_v2=True, device=device)
     before = {}
     for way in ("read", "write"):
         file = folder / f"blkio.throttle.{way}_bps_device"
-        was = next((line for line in _content(file).splitlines() if line.startswith(f"{device} ")), "")
+        was = next((line for line in _content(file).split("\n") if line.startswith(f"{device} ")), "")
         before[file] = was or f"{device} 0"
     return Files(Kind.DISK, folder, before, device=device)
 

@@ -7,7 +7,6 @@ the limit by itself.
 from __future__ import annotations
 
 import datetime
-import shlex
 import time
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ from partywall.blame.findings import best_help, findings_of
 from partywall.blame.job import until_ns
 from partywall.blame.measure.levers import launch_watchdog, tell
 from partywall.blame.measure.owners import Refused
+from partywall.blame.measure.places import undoing
 from partywall.blame.measure.suspects import Suspect
 from partywall.blame.record import Applied, BlameRecord
 from partywall.errors import TrialError
@@ -50,7 +50,7 @@ def keep(record: BlameRecord, suspects: Sequence[Suspect], emit: Emit) -> None:
         raise TrialError(f"{suspect.name}: the limit cannot be kept: {refused}") from None
     held = f"{units.format_bytes(best.use)}/s" if record.job.lever == "disk" else f"{best.use:.2f} CPUs"
     if until is None:
-        emit(Note(f"{suspect.name} is held to {held} from now on; to undo it: {_undoing(owner.undo)}"))
+        emit(Note(f"{suspect.name} is held to {held} from now on; to undo it: {undoing(suspect.lever)}"))
     else:
         when = datetime.datetime.fromtimestamp(until / 1e9).astimezone()
         emit(Note(f"{suspect.name} is held to {held} until {when:%Y-%m-%d %H:%M}; to end it sooner: kill {keeper}"))
@@ -64,8 +64,3 @@ def _keeper(record: BlameRecord, suspect: str, undo: Undo, until: int) -> int:
     audit = {"record": str((record.path / record.LINES).resolve()), "line": {"kind": "taken_back", "suspect": suspect}}
     tell(keeper, about | audit | undo.noted)
     return keeper.pid
-
-
-def _undoing(undo: Undo) -> str:
-    commands = [shlex.join(each.argv) for each in undo.commands]
-    return "; ".join((*commands, *(f"echo {shlex.quote(text.strip())} > {path}" for path, text in undo.files.items())))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -97,12 +98,14 @@ class Held:
     """All levers of an experiment. Everything is put back when the block ends, however it ends.
 
     The contents are on the disk before the first change, for the next start of Partywall, and with a watchdog. It is a
-    process of its own, so that a kill of this one puts them back at once. TrialError if another experiment is running.
+    process of its own, so that a kill of this one puts them back at once. undone: how often it has done so because this
+    process was late; the limits are then set again. TrialError if another experiment is running.
     """
 
     def __init__(self, levers: Mapping[str, Lever]) -> None:
         self._levers = levers
         self._on: dict[str, float] = {}
+        self.undone = 0
         self._stack = contextlib.ExitStack()
         self._dog: subprocess.Popen[bytes] | None = None
 
@@ -124,12 +127,17 @@ class Held:
             self._stack.__exit__(kind, error, trace)
 
     def beat(self) -> None:
-        """Tells the watchdog that the experiment goes on."""
+        """Tells the watchdog that the experiment goes on, and sets limits again that it has put back meanwhile."""
         if self._dog is not None:
             try:
                 _say(self._dog, b".")
             except BrokenPipeError:
                 raise TrialError("the watchdog of the experiment has ended; everything was put back") from None
+            if _has_undone(self._dog):
+                self.undone += 1
+                for name, limit in self._on.items():
+                    with self._refusals(name):
+                        self._levers[name].owner.hold(limit)
 
     def hold(self, name: str, depth: float, use: float) -> bool:
         """Begins a pulse, or changes its depth. False if the suspect uses too little to be held."""
@@ -167,7 +175,7 @@ class Ended(Exception):  # noqa: N818 - no error, but something that suspects do
 @contextlib.contextmanager
 def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
     note = {"note": str(state_root() / ledger.LEVERS), "pid": os.getpid(), "patience_s": PATIENCE_S}
-    with launch_watchdog() as dog:
+    with launch_watchdog(subprocess.PIPE) as dog:
         tell(dog, note | undo.noted)
         try:
             yield dog
@@ -179,14 +187,14 @@ def _watchdog(undo: ledger.Undo) -> Iterator[subprocess.Popen[bytes]]:
                     dog.stdin.close()
 
 
-def launch_watchdog() -> subprocess.Popen[bytes]:
-    """Starts a watchdog, which waits to be told what it has to undo."""
+def launch_watchdog(output: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Starts a watchdog, which waits to be told what it has to undo. output: where it says that it has."""
     argv, nowhere = [sys.executable, "-I", "-S", str(Path(watchdog.__file__))], subprocess.DEVNULL
     # In a session of its own, Ctrl-C and the end of a terminal do not reach it. It may outlive who reads our output.
     # It inherits that signals wait, so that none ends it before it looks at them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watchdog.ENDS)
     try:
-        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=output, stderr=nowhere, start_new_session=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -194,6 +202,13 @@ def launch_watchdog() -> subprocess.Popen[bytes]:
 def tell(dog: subprocess.Popen[bytes], given: Mapping[str, object]) -> None:
     """Tells a watchdog what it has to undo, and when."""
     _say(dog, json.dumps(given).encode() + b"\n")
+
+
+def _has_undone(dog: subprocess.Popen[bytes]) -> bool:
+    """True if a watchdog has put everything back since the last question."""
+    if dog.stdout is None or not select.select([dog.stdout], [], [], 0)[0]:
+        return False
+    return bool(os.read(dog.stdout.fileno(), 64))
 
 
 def _say(dog: subprocess.Popen[bytes], data: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from partywall.blame.measure.domains import Domain
 from partywall.blame.measure.levers import Lever
 from partywall.blame.measure.owners import Kind
@@ -16,6 +18,21 @@ RUNTIMES = ("crun", "runc")
 
 def place_of(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
     """The place of a suspect's limit."""
+    return _place(cgroup, lever, groups, host).model_copy(update={"undo": undoing(lever)})
+
+
+def undoing(lever: Lever) -> str:
+    """A command that sets the limit of before."""
+    owner = lever.owner
+    if isinstance(owner, Unit) and lever.kind is Kind.CPU:
+        quota = "" if lever.capacity is None else f"{100 * lever.capacity:g}%"
+        return f"systemctl set-property --runtime {shlex.quote(owner.unit)} CPUQuota={quota}"
+    commands = [shlex.join(each.argv) for each in owner.undo.commands]
+    files = (f"echo {shlex.quote(text.strip())} > {shlex.quote(str(path))}" for path, text in owner.undo.files.items())
+    return "; ".join((*commands, *files))
+
+
+def _place(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
     folder = str(groups.folder("io" if lever.kind is Kind.DISK else "cpu", cgroup))
     owner = lever.owner
     if container := ENGINE.search(cgroup):

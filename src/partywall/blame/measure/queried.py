@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from partywall import units
 from partywall.blame.job import BlameJob
-from partywall.blame.measure.victim import Stated
+from partywall.blame.measure.victim import Silence, Stated
 from partywall.errors import Problem, UsageError
 
 TIMEOUT_S = 5.0
@@ -38,7 +38,7 @@ class Queried(Stated):
     """A value of Prometheus. unit: the query."""
 
     def __init__(self, base: str, query: str, *, is_slowness: bool) -> None:
-        super().__init__(is_slowness=is_slowness)
+        super().__init__(Silence.UNKNOWN, is_slowness=is_slowness)
         self.unit = query if len(query) < 40 else f"{query[:39]}…"
         self._base, self._query = base, query
         self._stopped, self._gone, self._failures = threading.Event(), "", 0

@@ -36,7 +36,7 @@ def writing(host: Host, file: Path) -> list[int]:
 
 def _sockets(host: Host, name: str, port: int) -> Iterator[str]:
     """The inodes of sockets that listen at a port."""
-    for line in (kernel_text(str(host.path(f"/proc/net/{name}"))) or "").splitlines()[1:]:
+    for line in (kernel_text(str(host.path(f"/proc/net/{name}"))) or "").split("\n")[1:]:
         words = line.split()
         if len(words) > 9 and words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) == port:
             yield words[9]

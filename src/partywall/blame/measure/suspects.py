@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
 from partywall.blame.measure import labels
+from partywall.blame.measure.groups import disk_of, every, group_of
 from partywall.blame.measure.levers import Lever, lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
@@ -51,20 +54,40 @@ def find(job: BlameJob, host: Host, victim: Sequence[int]) -> Found:
     groups = cgroups.read(host.root)
     if why := groups.why_not():
         raise CapabilityError(f"this host has {why}, so no suspect can be held; run it on the host, as root")
-    kept_out = _paths_of([os.getpid(), *victim], host) | ({_path(job.group)} if job.group else set())
+    kept_out = _paths_of([os.getpid(), *victim], host) | (
+        {group_of(job.group, host, "--group")} if job.group else set()
+    )
     found = _named(job, host, groups, kept_out) if job.suspects else _unnamed(job, host, groups, kept_out)
     if not found.suspects:
-        why = f" ({found.left_out[0]})" if found.left_out else ""
-        remedy = "name some; partywall blame --help says how"
-        raise UsageError(Problem(f"there is no suspect{why}", remedy, key="SUSPECT"))
+        raise _nobody(found)
     if len(found.suspects) > job.most:
         said = f"{len(found.suspects)} suspects are named, --most is {job.most}"
         raise UsageError(Problem(said, "name fewer, or give a larger --most", key="--most"))
     return found
 
 
+def _nobody(found: Found) -> UsageError:
+    """The error for a host without a suspect. Reasons are counted, and who is left out is not listed."""
+    reasons = Counter(_reason(text) for text in found.left_out)
+    if not reasons:
+        said = "there is no suspect: this host has no groups but the victim's own"
+        return UsageError(Problem(said, "run it on the host, and not in a container", key="SUSPECT"))
+    counted = ", ".join(
+        f"{why} ({count} {'group' if count == 1 else 'groups'})" for why, count in reasons.most_common()
+    )
+    remedy = "name groups as SUSPECT"
+    if any(labels.ASKED in text for text in found.left_out):
+        remedy += ", or add --any, which takes those without a label too; with --dry-run it only shows them"
+    return UsageError(Problem(f"there is no suspect; left out: {counted}", remedy, key="SUSPECT"))
+
+
+def _reason(text: str) -> str:
+    """Why a group is left out, without its path and what differs from one group to the other."""
+    return re.split(r"[;:]| \(", text.partition(" ")[2])[0]
+
+
 def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
-    paths = list(dict.fromkeys(_group(text, host) for text in job.suspects))
+    paths = list(dict.fromkeys(group_of(text, host, "SUSPECT") for text in job.suspects))
     for path in paths:
         if why := _why_not(path, kept_out, job):
             raise UsageError(Problem(f"{path} {why}", "name another suspect", key="SUSPECT"))
@@ -74,7 +97,7 @@ def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Fo
 def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
     found, left_out = list[Suspect](), list[str]()
     known = labels.Labels(has_systemd=_has_systemd(host))
-    for path in _all(groups):
+    for path in every(groups):
         why = _why_not(path, kept_out, job)
         if why := why or ("" if job.any else known.lacking(path)):
             left_out.append(f"{path} {why}")
@@ -88,9 +111,10 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
 
 
 def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
-    kind = Kind(job.lever)
-    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=job.device)
-    return Suspect(path, held, reader(kind, path, groups, job.device), place_of(path, held, groups, host))
+    kind, device = Kind(job.lever), disk_of(job.device, host)
+    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=device)
+    place = place_of(path, held, groups, host).model_copy(update={"device": device if kind is Kind.DISK else ""})
+    return Suspect(path, held, reader(kind, path, groups, device), place)
 
 
 def _has_systemd(host: Host) -> bool:
@@ -99,18 +123,6 @@ def _has_systemd(host: Host) -> bool:
 
 def _path(cgroup: str) -> str:
     return f"/{cgroup.strip('/')}"
-
-
-def _group(text: str, host: Host) -> str:
-    tenant = tenants.named(text, host)
-    if tenant.cgroup is not None:
-        return _path(tenant.cgroup)
-    # The group in the hierarchy that limits CPU time.
-    for line in (kernel_text(str(host.path(f"/proc/{tenant.pid}/cgroup"))) or "").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(",") or (not controllers and cgroups.read(host.root).is_v2):
-            return _path(path)
-    return "/"
 
 
 def _paths_of(pids: Sequence[int], host: Host) -> set[str]:
@@ -130,11 +142,6 @@ def _why_not(path: str, kept_out: set[str], job: BlameJob) -> str:
 
 def _without_service(part: str) -> str:
     return part.removesuffix(".service")
-
-
-def _all(groups: Cgroups) -> list[str]:
-    top = groups.folder("cpu", "/")
-    return [f"/{path.relative_to(top)}" for path in tenants.groups(top)]
 
 
 def _busiest(found: list[Suspect], most: int) -> tuple[list[Suspect], list[str]]:

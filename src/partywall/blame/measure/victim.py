@@ -11,23 +11,36 @@ import math
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import service
+from partywall.blame.measure.groups import group_of, shown
+from partywall.blame.record import OF_LATENCY
 from partywall.errors import Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
+from partywall.host.label import start_ticks
 from partywall.host.processes import end_group
 from partywall.sandbox import cgroups, tenants
 
 STOP_S = 5.0
 ENDED = "has ended"
+LINE_END = re.compile(rb"[\r\n]")
+REST_MOST = 65_536
+"""The most bytes that are kept of a line without an end."""
+GAPS, GAPS_LEAST = 15, 3
+"""How many gaps between statements tell what is usual."""
+PATIENT = 3
+"""A statement that is older than so many usual gaps does not hold as it is."""
 Counts = tuple[float, float]
 """Work so far, and what it is divided by: seconds, or the sum of latencies."""
 Number = Callable[[bytes], float | None]
@@ -73,17 +86,29 @@ class Counted:
         return work / by if by > 0 else None
 
 
-class Stated(Counted):
-    """A victim that states its speed from time to time. What it said last holds until it says another.
+class Silence(StrEnum):
+    """What it means that nothing new is stated for longer than usual."""
 
-    is_slowness: whether it states a time, so that the rate is its reciprocal.
+    SLOW = "slow"
+    """The victim states it itself, and cannot: it has been slower than it said, the longer the more."""
+    UNKNOWN = "unknown"
+    """Another program states it, so nothing is known."""
+
+
+class Stated(Counted):
+    """A victim whose speed is stated from time to time.
+
+    A statement holds until the next one, but not for much longer than usual.
+
+    is_slowness: whether a time is stated, so that the rate is its reciprocal.
     """
 
     unit = "as it states"
 
-    def __init__(self, *, is_slowness: bool) -> None:
-        self._is_slowness, self._lock = is_slowness, threading.Lock()
+    def __init__(self, silence: Silence, *, is_slowness: bool) -> None:
+        self._silence, self._is_slowness, self._lock = silence, is_slowness, threading.Lock()
         self._value: float | None = None
+        self._is_new, self._stated_ns, self._gaps = False, 0, deque[int](maxlen=GAPS)
         self._sum, self._seconds, self._last_ns = 0.0, 0.0, 0
 
     def state(self, value: float | None) -> None:
@@ -91,15 +116,27 @@ class Stated(Counted):
         if value is not None and self._is_slowness:
             value = 1 / value if value > 0 else None
         with self._lock:
-            self._value = value
+            self._value, self._is_new = value, True
 
     def read(self, now_ns: int) -> Counts:
         with self._lock:
-            seconds = (now_ns - self._last_ns) / 1e9 if self._last_ns else 0.0
-            if self._value is not None:
-                self._sum, self._seconds = self._sum + self._value * seconds, self._seconds + seconds
+            if self._is_new:
+                if self._stated_ns:
+                    self._gaps.append(now_ns - self._stated_ns)
+                self._stated_ns, self._is_new = now_ns, False
+            seconds, value = (now_ns - self._last_ns) / 1e9 if self._last_ns else 0.0, self._value_at(now_ns)
+            if value is not None:
+                self._sum, self._seconds = self._sum + value * seconds, self._seconds + seconds
             self._last_ns = now_ns
             return self._sum, self._seconds
+
+    def _value_at(self, now_ns: int) -> float | None:
+        if self._value is None or len(self._gaps) < GAPS_LEAST:
+            return self._value
+        age_ns, patience_ns = now_ns - self._stated_ns, PATIENT * statistics.median(self._gaps)
+        if age_ns <= patience_ns:
+            return self._value
+        return self._value * patience_ns / age_ns if self._silence is Silence.SLOW else None
 
 
 class Printed(Counted):
@@ -144,12 +181,14 @@ class Speaking(Printed):
     """A command that prints its speed. number: finds it in a line."""
 
     def __init__(self, process: subprocess.Popen[bytes], number: Number, *, is_slowness: bool) -> None:
-        self._said, self._number, self._rest = Stated(is_slowness=is_slowness), number, b""
+        self._said, self._number, self._rest = Stated(Silence.SLOW, is_slowness=is_slowness), number, b""
         self.unit = self._said.unit
         super().__init__(process)
 
     def _hear(self, part: bytes) -> None:
-        *lines, self._rest = (self._rest + part).split(b"\n")
+        # Programs that draw their progress write a carriage return after each line.
+        *lines, rest = LINE_END.split(self._rest + part)
+        self._rest = rest[-REST_MOST:]
         for line in lines:
             if (speed := self._number(line)) is not None:
                 self._said.state(speed)
@@ -163,15 +202,17 @@ class Speaking(Printed):
 class Logged(Counted):
     """A log that somebody writes: each new line is a request, which may have its latency.
 
-    latency: finds it in a line. pids: the processes that write it.
+    latency: finds it in a line. host: tells who writes it. If nobody does at the beginning, its end is not noticed:
+    some programs open their log for each line.
 
     A log that is rotated or truncated is followed. The old file is read until the new one has a line, because a service
     writes to the old one until it is told of the new.
     """
 
-    def __init__(self, file: Path, latency: Number | None, pids: Sequence[int] = ()) -> None:
-        self._pids, self._number = list(pids), latency
-        self.unit = "lines/s" if latency is None else "requests per second of latency"
+    def __init__(self, file: Path, latency: Number | None, host: Host | None = None) -> None:
+        self._host, self._number = host, latency
+        self._writers = {} if host is None else started_at(host, service.writing(host, file))
+        self.unit = "lines/s" if latency is None else OF_LATENCY
         self._file, self._stream = file, file.open("rb")
         self._stream.seek(0, os.SEEK_END)
         self._rest, self._lines, self._latency = b"", 0, 0.0
@@ -182,7 +223,8 @@ class Logged(Counted):
         return lines + self._whole_lines(b"") if self._begins_anew() else lines
 
     def _whole_lines(self, rest: bytes) -> list[bytes]:
-        *lines, self._rest = (rest + self._stream.read()).split(b"\n")
+        *lines, rest = (rest + self._stream.read()).split(b"\n")
+        self._rest = rest[-REST_MOST:]
         return lines
 
     def _begins_anew(self) -> bool:
@@ -212,10 +254,18 @@ class Logged(Counted):
         return self._lines, now_ns / 1e9 if self._number is None else self._latency
 
     def pids(self) -> list[int]:
-        return self._pids
+        return list(self._writers)
 
     def ended(self) -> str:
-        return ""
+        if (
+            self._host is None
+            or not self._writers
+            or any(is_alive(self._host, *each) for each in self._writers.items())
+        ):
+            return ""
+        # Another process may have taken it over.
+        self._writers = started_at(self._host, service.writing(self._host, self._file))
+        return "" if self._writers else f"has ended: no process has {self._file} open any more"
 
 
 class Waiting(Counted):
@@ -276,12 +326,38 @@ def started(job: BlameJob, host: Host) -> Iterator[Victim]:
         yield Waiting(host, _processes(job, host))
 
 
+@contextlib.contextmanager
+def outlined(job: BlameJob, host: Host) -> Iterator[tuple[str, list[int]]]:
+    """What a job's victim is, as a line, and its processes as far as there are some. Nothing is started."""
+    if job.url:
+        from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
+
+        pids = at_work.served_by(job, host)
+        yield f"victim: {job.users} virtual users of {job.url}, {_served(pids, host)}", pids
+    elif job.probe or job.victim:
+        yield f"victim: {job.victim or f'the probe {job.probe}'}, which is started for it", []
+    else:
+        with started(job, host) as one:
+            what = job.log or job.query or (f"process {job.pid}" if job.pid else job.group)
+            yield f"victim: {what} ({one.unit}), {_served(one.pids(), host)}", one.pids()
+
+
+def _served(pids: Sequence[int], host: Host) -> str:
+    if not pids:
+        return "whose processes are not known on this host"
+    paths = dict.fromkeys(path for pid in pids for path in tenants.cgroups_of(host.path(f"/proc/{pid}")) if path != "/")
+    where = f" in {', '.join(shown(list(paths), host))}" if paths else ""
+    return f"{len(pids)} {'process' if len(pids) == 1 else 'processes'}{where}"
+
+
 def check(job: BlameJob, host: Host) -> None:
     """UsageError if what a job starts as its victim cannot be started. Starts nothing."""
     if job.probe or job.url:
         from partywall.blame.measure import at_work  # noqa: PLC0415 - see `started`
 
         at_work.work_of(job)
+        if job.url:
+            at_work.expect_answer(job)
     if job.metric:
         _by_pattern(job.metric, "--metric")
     if job.victim and host.which(program := next(iter(_words(job.victim)), "")) is None:
@@ -319,7 +395,7 @@ def _log(job: BlameJob, host: Host) -> Logged:
     elif job.latency_key:
         latency = by_key(job.latency_key)
     try:
-        return Logged(Path(job.log), latency, service.writing(host, Path(job.log)))
+        return Logged(Path(job.log), latency, host)
     except OSError as error:
         raise UsageError(Problem(f"{job.log} cannot be read: {error.strerror}", key="--log")) from None
 
@@ -370,15 +446,23 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def started_at(host: Host, pids: Sequence[int]) -> dict[int, int]:
+    """When processes started, in ticks, by their number, which a later process may get. Ended ones are left out."""
+    found = {pid: start_ticks(pid, str(host.path("/proc"))) for pid in pids}
+    return {pid: ticks for pid, ticks in found.items() if ticks is not None}
+
+
+def is_alive(host: Host, pid: int, ticks: int) -> bool:
+    """True if the process that started then still runs."""
+    return start_ticks(pid, str(host.path("/proc"))) == ticks
+
+
 def _processes(job: BlameJob, host: Host) -> Callable[[], list[int]]:
     if job.pid is not None:
-        pid = job.pid
-        if not host.path(f"/proc/{pid}").exists():
-            raise UsageError(Problem(f"there is no process {pid}", "give the number of a running process", key="--pid"))
-        return lambda: [pid] if host.path(f"/proc/{pid}").exists() else []
-    folder = cgroups.read(host.root).folder("cpu", job.group)
-    if not folder.is_dir():
-        raise UsageError(
-            Problem(f"there is no cgroup {job.group}", "give a path as in /proc/PID/cgroup", key="--group")
-        )
+        one = started_at(host, [job.pid])
+        if not one:
+            said = f"there is no process {job.pid}"
+            raise UsageError(Problem(said, "give the number of a running process", key="--pid"))
+        return lambda: [pid for pid, ticks in one.items() if is_alive(host, pid, ticks)]
+    folder = cgroups.read(host.root).folder("cpu", group_of(job.group, host, "--group"))
     return lambda: tenants.all_processes(folder)

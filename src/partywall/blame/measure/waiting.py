@@ -55,7 +55,7 @@ def _of_group(host: Host, groups: Cgroups, pids: Sequence[int], file: str) -> li
     if groups.unified is None or not pids:
         return []
     # Version 2's path is the last one of those that have no controllers.
-    lines = (kernel_text(str(host.path(f"/proc/{pids[0]}/cgroup"))) or "").splitlines()
+    lines = (kernel_text(str(host.path(f"/proc/{pids[0]}/cgroup"))) or "").split("\n")
     paths = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
     return [str(Path(groups.unified) / path.strip("/") / f"{file}.pressure") for path in paths if path != "/"]
 

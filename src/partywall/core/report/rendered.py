@@ -61,7 +61,7 @@ def render(kind: str, rows: str, report: Report) -> str:
         kind=kind,
         report=report,
         sections=[(type(section).__name__, section) for section in report.sections if _is_there(section)],
-        badge=page.badge(report.outcome, report.goals),
+        badge=report.badge or page.badge(report.outcome, report.goals),
         host=page.facts(report.host),
         json=document if len(document) <= JSON_SHOWN else "",
     )

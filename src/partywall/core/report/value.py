@@ -132,6 +132,7 @@ class Report:
     """What is said of the findings of a record.
 
     outcome: decides the exit code. goals: how many stated goals were judged; without one, nothing holds or is violated.
+    badge: what the outcome means here, on a page; empty: its usual words.
     name, about, started_at, host: of the record; about stands beside its name. warnings: a few words each, beside the
     headline of a page. notes: what a reader must know about the figures. terms: what words mean.
     values: further values for programs, by their keys in the JSON document.
@@ -140,6 +141,7 @@ class Report:
     headline: str
     outcome: Outcome = Outcome.HOLDS
     goals: int = 0
+    badge: str = ""
     sections: tuple[Section, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

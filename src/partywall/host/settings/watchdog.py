@@ -4,7 +4,7 @@ Its input is one line of JSON: {"note": path, "pid": number, "before": {file: co
 one of
 
 - "patience_s": it then reads a byte for each step of the experiment. If none comes in time, or the input ends without a
-  last `q`, it puts everything back.
+  last `q`, it puts everything back. If it was only late, it says so with a byte on its output afterwards.
 - "until": seconds since the epoch. It puts everything back then, or when it is told to end, and appends "line" to the
   file "record".
 
@@ -26,6 +26,7 @@ from typing import Any
 
 COMMAND_S = 20.0
 STEP_S = 60.0
+UNDONE = b"u"
 ENDS = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -55,6 +56,9 @@ def _watch(stream: int, given: Mapping[str, Any]) -> None:
             # Once, until it goes on.
             patience_s = None
             _undo(given)
+            # Who is only late goes on, and must know that nothing is held any more.
+            with contextlib.suppress(OSError):
+                os.write(sys.stdout.fileno(), UNDONE)
         elif not (data := os.read(stream, 4096)):
             _put_back(given)
             return

@@ -166,7 +166,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
-	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py -k "index or generated"
+	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py tests/test_packaging_of_watch.py -k "index or generated or page_has_all_metrics"
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

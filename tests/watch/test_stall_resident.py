@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_only_two_pages_and_one_method_are_answered(tree):
 
 
 def test_what_is_written_can_be_read_afterwards(tree, tmp_path):
-    with Running(tree, textfile=tmp_path / "watch.prom", ring=tmp_path / "ring") as running:
+    with Running(tree, file=tmp_path / "watch.prom", ring=tmp_path / "ring") as running:
         until(lambda: get(running.port, "/ready")[0] == 200, "it is not ready")
         tree.host(busy_s=3, cpu=1.0)
         tree.group("batch.service", used_s=3)
@@ -168,14 +169,14 @@ def test_help_and_version_are_plain_text(capsys):
 
 
 def test_a_full_disk_ends_nothing_and_is_written_to_again(tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "TEXTFILE_NS", 50_000_000)
+    monkeypatch.setattr(resident, "FILE_NS", 50_000_000)
     monkeypatch.setattr("partywall.watch.stalls.watching.RING_NS", 50_000_000)
     ring, textfile = tmp_path / "ring", tmp_path / "watch.prom"
     ring.mkdir()
     places = [*(ring / f"{minute:02}.jsonl" for minute in range(60)), textfile]
     for place in places:
         place.symlink_to("/dev/full")
-    with Running(tree, textfile=textfile, ring=ring) as running:
+    with Running(tree, file=textfile, ring=ring) as running:
         waited_s = 0
 
         def waits():
@@ -187,10 +188,10 @@ def test_a_full_disk_ends_nothing_and_is_written_to_again(tree, tmp_path, monkey
             return get(running.port, "/ready")[2]
 
         text = until(lambda: found if "the ring" in (found := waits()) else None, "the ring is not named")
-        assert f"missing: the textfile {textfile} cannot be written: No space left on device" in text
+        assert f"missing: the file {textfile} cannot be written: No space left on device" in text
         assert get(running.port, "/ready")[0] == 200
         metrics = get(running.port, "/metrics")[2]
-        assert {'partywall_watch_lacks{what="ring"} 1', 'partywall_watch_lacks{what="textfile"} 1'} <= set(
+        assert {'partywall_watch_lacks{what="ring"} 1', 'partywall_watch_lacks{what="file"} 1'} <= set(
             metrics.splitlines()
         )
         pair = 'victim="web.service",suspect="batch.service",resource="cpu"'
@@ -198,7 +199,7 @@ def test_a_full_disk_ends_nothing_and_is_written_to_again(tree, tmp_path, monkey
         for place in places:
             place.unlink()
         until(lambda: "cannot be written" not in waits(), "it is not written again")
-        assert {"the ring can be written again", "the textfile can be written again"} <= set(running.said)
+        assert {"the ring can be written again", "the file can be written again"} <= set(running.said)
         assert sum("cannot be written" in line for line in running.said) == 2, "each is said once"
     assert 'suspect="batch.service"' in textfile.read_text()
     assert [line for line in lines(ring) if "pairs" in line]
@@ -206,7 +207,7 @@ def test_a_full_disk_ends_nothing_and_is_written_to_again(tree, tmp_path, monkey
 
 def test_a_place_that_is_wrong_is_refused_at_the_start(tree, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    for option in ("--ring", "--textfile"):
+    for option in ("--ring", "--prometheus"):
         assert resident.main([option, str(tmp_path / "file/below"), "--for", "1s"], tree.root) == 2
         assert f"{option}: {tmp_path}/file/below cannot be written to: Not a directory" in capsys.readouterr().err
 
@@ -289,6 +290,7 @@ def test_a_client_that_no_descriptor_is_left_for_costs_no_cpu_time(without_descr
 
 def test_options_are_read():
     assert parsed(["--port=0", "--from", "20%", "--for", "2min"]) == Options(port=0, threshold=0.2, for_ns=120 * 10**9)
+    assert parsed(["--textfile", "x"]) == parsed(["--prometheus", "x"]) == Options(file=Path("x"))
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 # Without them tests skip by name. Commands for each: a browser, servers, readers of traces and rules, a service under load.
 TEST_PACKAGES := chromium chromium-driver nginx-light nftables tshark openssh-client openssh-server fio \
-    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus $(LIBVIRT_PACKAGES)
+    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus shellcheck $(LIBVIRT_PACKAGES)
 # Root images of guests that tests need.
 TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.
@@ -42,6 +42,7 @@ LOCUST := locust==2.*
 # As the extra `record` has them, in an environment of their own: they need an older h11 than the tests.
 PROXY := 'mitmproxy>=11.0' 'bcrypt<5'
 K6 := go.k6.io/k6@v1.8.1
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 FUZZ_SECONDS ?= 60
 FUZZ_EXAMPLES ?= 2000
 
@@ -55,7 +56,7 @@ define install
 if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 endef
 
-.PHONY: help setup build wheel release release-lock image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help setup build wheel release release-lock docs-site image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +82,10 @@ $(RELEASE_TOOLS)/.ready: packaging/tools.txt
 	python3 -m venv $(RELEASE_TOOLS)
 	$(RELEASE_TOOLS)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
+
+# SITE_URL and SOURCE_URL: where the site and the repository will be, for the catalogue of schemas and for links.
+docs-site: $(RELEASE_TOOLS)/.ready ## make a site of docs/ in build/site, with a search, for any web server or none
+	NO_MKDOCS_2_WARNING=1 $(RELEASE_TOOLS)/bin/mkdocs build --quiet --strict --config-file packaging/site/mkdocs.yml
 
 ENGINE ?= podman
 image: wheel ## build the container image partywall from the wheel (docs/container.md); ENGINE=docker: with Docker
@@ -115,6 +120,7 @@ test-packages: $(VENV)/.packages ## install the packages without which tests ski
 test-setup: test-packages proxy $(VENV)/.ready ## install all without which tests skip: packages, libvirt's library, a proxy, root images
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 	$(VENV)/bin/partywall vm prepare
+	@[ -x $(PEERS_OWN)/bin/actionlint ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(ACTIONLINT) || echo "no actionlint: it needs Go; a test of workflows skips" >&2
 	@[ "$$(id -u)" != 0 ] || for root in $(TEST_ROOTS); do $(VENV)/bin/partywall vm prepare --root $$root; done
 
 # With -j 2 the tests of the host run beside what only computes, which therefore leaves the CPUs to them.
@@ -166,7 +172,8 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(AGENT) schema > schema/agent.schema.json
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
-	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py tests/test_packaging_of_watch.py -k "index or generated or page_has_all_metrics"
+	$(PY) -m labs.schemas
+	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py tests/test_watch_always.py -k "index or generated"
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

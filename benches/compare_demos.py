@@ -61,13 +61,13 @@ def recorded(demos: Sequence[Findings]) -> Iterator[Pair]:
         yield run, reference, order.sample(others, min(PAST, len(others)))
 
 
-def worse(findings: Findings, only: ComparedCell | None = None) -> Findings:
-    """The run with 10 % more loss, in all of its cells or in this one."""
+def worse(findings: Findings, only: ComparedCell | None = None, keeps: float = KEEPS) -> Findings:
+    """The run with a further loss, 10 % by default, in all of its cells or in this one."""
     cells = []
     for cell in findings.cells:
         factor = cell.isolation
         if only is None or (cell.victim, cell.label, cell.levels) == (only.victim, only.label, only.levels):
-            scaled: dict[str, Any] = {end: KEEPS * getattr(factor, end) for end in ("value", "low", "high")}
+            scaled: dict[str, Any] = {end: keeps * getattr(factor, end) for end in ("value", "low", "high")}
             factor = factor.model_copy(update=scaled)
         cells.append(cell.model_copy(update={"isolation": factor}))
     return findings.model_copy(update={"cells": tuple(cells)})
@@ -113,7 +113,7 @@ def plant(name: str) -> None:
         return {key: Spread(0.0, 1e6, 1) for key in figures} if name == "old" else {}
 
     module.spreads = known
-    module.holm = lambda p_values: [key for key, p in p_values.items() if p <= 0.05]
+    module.holm = lambda p_values, _chance: [key for key, p in p_values.items() if p <= 0.05]
 
 
 @bench(

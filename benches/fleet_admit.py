@@ -51,7 +51,7 @@ def main(options: Options) -> Outcome:
 def _refused(chance: np.random.Generator, hosts: int, spread: float, plant: str | None) -> tuple[bool, bool]:
     """Whether a sound host is refused, and a bad one."""
     fleet = drawn(chance, hosts, spread)
-    posterior = Posterior(fleet.values, moderated(fleet.errors, np.full(hosts, fleet.blocks - 1.0)))
+    posterior = Posterior(fleet.values, moderated(fleet.errors, np.full(hosts, float(fleet.blocks))))
     # Hosts differ by as much as in the fleet, whatever the error of the new one's measurement.
     share = spread * 0.01 / ERROR
     loss = 0.0 if plant == "sound" else -math.log1p(-LOSS)

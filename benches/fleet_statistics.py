@@ -86,7 +86,7 @@ def _covered(chance: np.random.Generator, hosts: int, spread: float, options: Op
     for number in range(trials):
         fleet = drawn(chance, hosts, spread, drift=1.0)
         new = drawn(chance, 1, spread, drift=1.0)
-        errors = moderated(fleet.errors, np.full(hosts, fleet.blocks - 1.0))
+        errors = moderated(fleet.errors, np.full(hosts, float(fleet.blocks)))
         low, high = _mean(fleet.values, errors, options.plant)
         hits["mean"] += bool(low <= fleet.centre <= high)
         (low, high), (least, most) = _unseen(fleet.values, errors, options.plant)
@@ -133,7 +133,7 @@ def _discovered(chance: np.random.Generator, options: Options) -> float:
     trials, shares = QUICK_FALSE_TRIALS if options.quick else FALSE_TRIALS, []
     for number in range(trials):
         fleet = drawn(chance, 100, SPREADS[number % len(SPREADS)], drift=1.0, bad=3, loss=0.05)
-        errors = moderated(fleet.errors, np.full(100, fleet.blocks - 1.0))
+        errors = moderated(fleet.errors, np.full(100, float(fleet.blocks)))
         named = _named(fleet.values, errors, options.plant)
         shares.append(named[3:].sum() / max(1, named.sum()))
     return float(np.mean(shares))

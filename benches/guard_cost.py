@@ -11,7 +11,8 @@ packet. Datagrams at twice the limit, and TCP (iperf3), which slows down: that
 takes some 5 % of the core under either, about what the core itself wanders, so it is shown and not judged.
 
 Bar: in the median below HTB at 64 and 1514 bytes, passing and limited; reading, deciding and writing for 10,000 vifs in
-under 5 ms. Whether the turns tell guard and HTB apart is said with each.
+under 5 ms. Whether the turns tell guard and HTB apart is said with each. The short form has too few turns to compare
+medians: it measures 64 bytes, passing and limited, and fails if the guard is distinguishably dearer.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ WAYS: dict[str, Way] = {
     "guard, holding": guarded,
     "guard, dropping": dropping,
 }
+SHORT = ("nothing", "HTB", "guard, holding")
+"""What the short form measures."""
 
 
 def beside(way: Way) -> Way:
@@ -127,8 +130,13 @@ class Beside:
         """What the guard takes less than HTB, by medians."""
         return statistics.median(self.htb) - statistics.median(self.guard)
 
+    @property
+    def more(self) -> tuple[float, float]:
+        """What the guard takes more than HTB, turn by turn: the median's interval."""
+        return interval_of_median([guard - htb for guard, htb in zip(self.guard, self.htb, strict=True)])
+
     def __str__(self) -> str:
-        low, high = interval_of_median([guard - htb for guard, htb in zip(self.guard, self.htb, strict=True)])
+        low, high = self.more
         summarised = "different" if low > 0 or high < 0 else "not distinguishable"
         of = f"{statistics.median(self.guard):.0f} ns (HTB {statistics.median(self.htb):.0f}"
         return f"{of}, turn by turn {low:+.0f} to {high:+.0f}: {summarised})"
@@ -156,7 +164,7 @@ def on(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def passing(size: int, rounds: int) -> Beside:
+def passing(size: int, names: tuple[str, ...], rounds: int) -> Beside:
     """CPU time that each way adds to a packet where nothing is limited."""
     cpus = os.sched_getaffinity(0)
 
@@ -168,7 +176,7 @@ def passing(size: int, rounds: int) -> Beside:
     with lab(["vm"], None) as made, contextlib.ExitStack() as stack:
         with on(max(cpus)):
             stack.enter_context(sender(made, "vm", size, None, batch=64))
-        costs = in_turn(WAYS, rounds, measure)
+        costs = in_turn({way: WAYS[way] for way in names}, rounds, measure)
     base = costs.pop("nothing")
     added = {way: [c - b for c, b in zip(cycles, base, strict=True)] for way, cycles in costs.items()}
     return summarised(
@@ -276,11 +284,13 @@ def rounds_of_many() -> Rounds:
 
 def frame_costs(options: argparse.Namespace) -> Iterator[tuple[str, str, Beside]]:
     """Name of a part, what was measured, and the costs: of the parts that were chosen."""
-    chosen, quick = options.only or PARTS, options.quick
+    quick = options.quick
+    chosen = options.only or (("passing", "limited 64 bytes") if quick else PARTS)
     if "passing" in chosen:
-        for size in (64, FRAME):
-            yield "passing", f"passing {size} bytes adds", passing(size, 3 if quick else 20)
-    extent = (("HTB", "guard, holding"), 2, 0.5) if quick else (tuple(WAYS)[1:], 10, 2.0)
+        for size in (64,) if quick else (64, FRAME):
+            named, rounds = (SHORT, 8) if quick else (tuple(WAYS), 20)
+            yield "passing", f"passing {size} bytes adds", passing(size, named, rounds)
+    extent = (SHORT[1:], 7, 0.5) if quick else (tuple(WAYS)[1:], 10, 2.0)
     for part, case in LIMITED.items():
         if part in chosen:
             at = replace(case, limit=options.pps) if options.pps else case
@@ -290,6 +300,7 @@ def frame_costs(options: argparse.Namespace) -> Iterator[tuple[str, str, Beside]
 @bench(
     parts=PARTS,
     plants={"shared": "another program on the core while the guard is there"},
+    unjudged="medians, frames of 1514 bytes",
     needs=("iperf3",),
     more={"--pps": {"type": float, "help": "frames a second that may pass, if limited (default: 50000 and 20000)"}},
 )
@@ -300,7 +311,8 @@ def main(options: Options) -> Outcome:
     met: dict[str, bool] = {}
     for part, title, cost in frame_costs(options):
         texts.setdefault(part, []).append(f"{title} {cost}")
-        met[part] = met.get(part, True) and (part == TCP or cost.less > 0)
+        is_cheaper = cost.more[0] <= 0 if options.quick else cost.less > 0
+        met[part] = met.get(part, True) and (part == TCP or is_cheaper)
     if "round" in (options.only or PARTS):
         rounds = rounds_of_many()
         print(

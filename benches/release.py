@@ -7,7 +7,8 @@ pip in a virtual environment and by pipx. The rpm is unpacked and used in a root
 openSUSE can be made from Debian's packages.
 
 --quick makes the wheel, the source archive and the bill twice, both with the agent of this checkout, and installs the
-wheel by pip on Debian 13. The long form builds the agent anew in each clone, and for aarch64 too unless --own is given.
+wheel by pip on Debian 13. That takes a minute, and one more for the root, once. The long form builds the agent anew in
+each clone, and for aarch64 too; --own and --here leave that out.
 """
 
 from __future__ import annotations
@@ -41,14 +42,12 @@ WHEELS = "root/wheels"
 MEASURED = "root/measured"
 
 
-def made(folder: Path, options: Options, agents: Path | None) -> Path:
-    """The artefacts that a clone in `folder` makes."""
+def made(folder: Path, words: Sequence[str], agents: Path | None) -> Path:
+    """The artefacts that a clone in `folder` makes. words: options of the release."""
     clone = folder / "clone"
     subprocess.run(["git", "clone", "--quiet", str(CLONE), str(clone)], check=True)
     (clone / "packaging/.tools").symlink_to(TOOLS.parent)
-    words = ["--machine", "x86_64"] if options.quick or options.own else []
-    words += ["--only"] if options.quick else []
-    words += ["--agents", str(agents)] if agents else []
+    words = [*words, "--agents", str(agents)] if agents else words
     env = os.environ | {"PYTHONPATH": f"{clone}/src"}
     argv = [sys.executable, "-m", "labs.release", *words]
     _, code, output = timed(argv, clone, env)
@@ -199,12 +198,17 @@ def lacking() -> str:
     needs=("git", "mmdebstrap", "lintian", "rpmlint", "rpm2cpio", "cpio"),
     lacking=lacking,
     unjudged="deb, rpm, pipx, and agents built twice",
-    more={"--own": {"action": "store_true", "help": "for this machine's processor alone"}},
+    more={
+        "--own": {"action": "store_true", "help": "for this machine's processor alone"},
+        "--here": {"action": "store_true", "help": "the same, with the agent of this checkout"},
+    },
 )
 def main(options: Options) -> Outcome:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as one, tempfile.TemporaryDirectory(dir="/var/tmp") as two:
-        agents = built_agents(Path(one)) if options.quick else None
-        first, second = made(Path(one), options, agents), made(Path(two), options, agents)
+        agents = built_agents(Path(one)) if options.quick or options.here else None
+        words = ["--machine", "x86_64"] if agents or options.own else []
+        words += ["--only"] if options.quick else []
+        first, second = made(Path(one), words, agents), made(Path(two), words, agents)
         if options.plant == "clock":
             for file in second.glob("*.cdx.json"):
                 file.write_text(json.dumps(json.loads(file.read_text()) | {"made": file.stat().st_mtime}))

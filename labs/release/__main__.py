@@ -48,6 +48,7 @@ def make(release: Release, options: argparse.Namespace) -> None:
             if options.only is None or distribution.name in options.only:
                 packages.package(release, distribution, machine, wheel)
     bill.write(release)
+    wheels.scripts(release)
     wheels.checksums(release)
 
 

@@ -1,12 +1,16 @@
-"""The wheels, the source archive and the checksums."""
+"""The wheels, the source archive, the script for CI and the checksums."""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
-from labs.release.target import Release, run
+from labs.release.target import CLONE, Release, run
+
+SCRIPTS = (CLONE / "packaging/action/compare.sh",)
+"""What a pipeline downloads beside the wheel."""
 
 
 def source(release: Release) -> None:
@@ -20,6 +24,11 @@ def wheel(release: Release, agent: Path) -> Path:
     run(argv, release, PARTYWALL_WHEEL_AGENT=str(agent))
     (made,) = set(release.dist.glob("*.whl")) - before
     return made
+
+
+def scripts(release: Release) -> None:
+    for script in SCRIPTS:
+        shutil.copyfile(script, release.dist / script.name)
 
 
 def checksums(release: Release) -> None:

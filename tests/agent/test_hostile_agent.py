@@ -135,6 +135,16 @@ def test_a_lossy_inbox_drops_what_is_above_its_limit_and_the_agent_goes_on():
     assert inbox.get_nowait()[2] == {"number": 10}, "it takes messages again once they are read"
 
 
+def test_a_lossy_inbox_that_is_full_keeps_the_end_of_a_workload():
+    inbox = Inbox(most=2400, lossy=True)
+    for number in range(10):
+        inbox.put("guard", "guard", Received.of({"number": number}, "guard", 1000))
+    inbox.put("guard", "ended", Received.of({"id": "edge", "reason": "its thread panicked"}, "guard", 500))
+    assert [inbox.get_nowait()[1] for _ in range(3)] == ["guard", "guard", "ended"]
+    inbox.put("guard", "guard", Received.of({"number": 10}, "guard", 2400))
+    assert inbox.get_nowait()[2] == {"number": 10}, "what was read takes no space"
+
+
 def test_only_sandboxes_and_the_shared_session_start_agents():
     source = Path(client_module.__file__).parents[1]
     places = {

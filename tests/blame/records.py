@@ -25,8 +25,9 @@ def simulated(
 ) -> BlameRecord:
     """A record of an experiment of some blocks. more: fields of the lab."""
     lab = Lab.model_validate({"name": "x", "seed": 3, "neighbours": neighbours, "noise": 0.02} | more)
-    job, names = job or BlameJob(victim="x"), [each.name for each in neighbours]
-    depths = rule_of(job, len(names)).depths(blocks)
+    job, names = job or BlameJob(victim="x", harm=1.0), [each.name for each in neighbours]
+    rule = rule_of(job, len(names))
+    depths = rule.depths(blocks)
     seen = simulate(lab, len(depths) * PER_SLOT, depths)
     record = BlameRecord.create(path, job, {})
     places = tuple(Place(folder=f"/sys/fs/cgroup{name}", is_v2=True) for name in names)
@@ -46,6 +47,6 @@ def simulated(
             waits={"a CPU": float(seen.beside[part].sum(axis=1).mean()), "a disk": float(random.uniform(0, 0.02))},
         )
         record.stream.append(slot)
-    record.stream.append(Stopped(why="harm"))
+    record.stream.append(Stopped(why=rule.ends_by))
     record.end()
     return record

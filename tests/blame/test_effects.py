@@ -1,7 +1,10 @@
 """Effects of known truth, by simulation."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings, strategies
 from scipy import signal
 
 from partywall.blame.code import Code
@@ -108,3 +111,40 @@ def test_a_suspect_that_was_named_stays_named_when_it_does_nothing_any_more():
     later = rule.look(("a", "b"), ticks, use, before=["a"])
     assert [each.suspect for each in later.guilty] == ["a"]
     assert later.standings[0].taken.value < first.standings[0].taken.value, "but its effect is that of the whole time"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    suspects=strategies.integers(1, 63),
+    harm=strategies.floats(0.001, 1.0),
+    budget_s=strategies.integers(1, 20_000),
+    pulse_ms=strategies.integers(20, 30_000),
+    depth=strategies.floats(0.05, 0.6),
+)
+def test_a_rule_ends_before_a_suspect_may_lose_more_than_it_is_allowed_to(
+    suspects: int, harm: float, budget_s: int, pulse_ms: int, depth: float
+):
+    rule = Rule(Code(suspects + 1, 1), pulse_ms * 10**6, budget_s * 10**9, harm=harm, depth=depth)
+    assume(rule.blocks_most >= rule.blocks_least)
+    assume(rule.blocks_most * rule.code.block_slots < 20_000)
+    depths = rule.depths(rule.blocks_most)
+    lost_s = depths.max(axis=1).sum() * 0.5 * pulse_ms / 1e3
+    # In a slot without a pulse, nobody loses anything; so this is at most what is counted.
+    assert lost_s <= rule.lost_s(rule.blocks_most) * (1 + 1e-9) <= harm * budget_s * (1 + 1e-6)
+    assert rule.longest_s <= budget_s
+    assert rule.looks[-1] == rule.blocks_most
+    deepens = rule.deepens_s
+    first_deep = np.flatnonzero(depths.max(axis=1) > depth)
+    assert (deepens is None) == (not len(first_deep) or depth == rule.deepest)
+    if deepens is not None:
+        assert deepens == pytest.approx(rule.block_s * (first_deep[0] // rule.code.block_slots))
+
+
+@pytest.mark.parametrize("suspects", [2, 15, 63])
+def test_the_options_that_are_advised_for_a_time_let_an_experiment_last_for_it(suspects: int):
+    rule = Rule(Code(suspects + 1, 1), 100_000_000, 300_000_000_000, harm=0.02)
+    for seconds in (100, 200, 1_000):
+        budget_s, harm = rule.options_for(seconds)
+        longer = dataclasses.replace(rule, budget_ns=round(budget_s * 1e9), harm=harm)
+        assert longer.longest_s >= seconds
+        assert longer.longest_s < seconds + 2 * rule.block_s

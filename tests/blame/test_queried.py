@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -64,6 +65,85 @@ def good(data: object) -> tuple[int, object]:
 def test_a_query_without_one_number_is_refused_in_words(answer: tuple[int, object], said: str):
     with prometheus({"query": answer, "targets": good(TARGETS)}) as url, pytest.raises(UsageError, match=said):
         queried.check(BlameJob(prometheus_url=url, query="x"))
+
+
+@contextlib.contextmanager
+def raw(*answers: bytes) -> Iterator[str]:
+    """A server that writes these bytes and closes, one answer after the other; the last one again and again."""
+    server = socket.create_server(("127.0.0.1", 0))
+    ends = threading.Event()
+
+    def serve() -> None:
+        left = list(answers)
+        while not ends.is_set():
+            client, _ = server.accept()
+            with client:
+                client.recv(65536)
+                client.sendall(left.pop(0) if len(left) > 1 else left[0])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    port = server.getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        ends.set()
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        thread.join()
+        server.close()
+
+
+def whole(document: object) -> bytes:
+    body = json.dumps(document).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"
+BROKEN = {
+    "a body that is cut": CUT,
+    "an error that is cut": CUT.replace(b"200 OK", b"503 No"),
+    "no HTTP": b"hello\r\n\r\n",
+    "nothing": b"",
+    "a sample that is an object": whole(
+        {"status": "success", "data": {"resultType": "vector", "result": [{"value": {"a": 1}}]}}
+    ),
+    "a number without end": whole({"data": {"resultType": "scalar", "result": [1, 10**400]}}),
+    "lists in lists": b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_answer_is_refused_before_the_experiment_and_told_during_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(queried, "EVERY_S", 0.001)
+    with raw(BROKEN[name]) as url, pytest.raises(UsageError):
+        queried.check(BlameJob(prometheus_url=url, query="x"))
+    with (
+        raw(whole({"data": vector(5)}), BROKEN[name]) as url,
+        queried.Queried(url, "x", is_slowness=False) as victim,
+    ):
+        deadline = time.monotonic() + 20
+        while not victim.ended():
+            assert time.monotonic() < deadline, "its loss was not told"
+            time.sleep(0.01)
+        before = victim.read(10**9)
+        assert victim.rate(before, victim.read(2 * 10**9)) is None, "the last value does not hold for ever"
+
+
+def test_an_error_of_the_thread_that_asks_is_told_too(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> float:
+        raise RuntimeError("out of threads")
+
+    monkeypatch.setattr(queried, "EVERY_S", 0.001)
+    monkeypatch.setattr(queried, "value_of", fails)
+    with queried.Queried("http://127.0.0.1:9", "x", is_slowness=False) as victim:
+        deadline = time.monotonic() + 10
+        while not victim.ended():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert "RuntimeError: out of threads" in victim.ended()
 
 
 def test_a_server_that_is_not_there_is_refused():

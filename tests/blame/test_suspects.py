@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from partywall.blame.job import BlameJob
 from partywall.blame.measure import labels
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
-from partywall.blame.measure.suspects import reader
+from partywall.blame.measure.suspects import find, reader
+from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.sandbox import cgroups
 
@@ -121,3 +123,58 @@ def test_pods_are_left_out_where_there_is_no_crictl(tmp_path: Path, monkeypatch:
     assert known.lacking(POD) == "is a pod whose labels are not known: there is no crictl; name it, or use --any"
     assert "is no pod of its own" in known.lacking("/kubepods/burstable")
     assert known.lacking("/docker/4f2") == ""
+
+
+CONTAINER = "4f" * 32
+
+
+@pytest.fixture
+def groups_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes groups of version 2, each with a process, and returns the host that has them."""
+
+    def made(*paths: str) -> Host:
+        files = {f"{path.strip('/')}/cpu.max": "max 100000\n" for path in paths}
+        files |= {f"{path.strip('/')}/cgroup.procs": "7\n" for path in paths}
+        write(tmp_path / "groups", files)
+        here = cgroups.Cgroups(unified=tmp_path / "groups", unified_controllers=frozenset({"cpu"}))
+        monkeypatch.setattr(cgroups, "read", lambda *_: here)
+        return Host({}, tmp_path)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/docker/{CONTAINER}",
+        f"/system.slice/docker-{CONTAINER}.scope",
+        f"/kubelet/kubepods/burstable/pod{UID}/{CONTAINER}",
+        f"/docker/{CONTAINER}/kubelet/kubepods/pod{UID}/{CONTAINER}",
+        f"/machine.slice/libpod-{CONTAINER}.scope",
+        f"/podman/{CONTAINER}",
+    ],
+)
+def test_a_container_below_the_group_of_its_engine_may_be_a_suspect(path: str, groups_of):
+    found = find(BlameJob(victim="x", suspects=(path,)), groups_of(path), [])
+    assert [each.name for each in found.suspects] == [path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docker",
+        "/kubelet",
+        "/init.scope",
+        "/system.slice/docker.service",
+        "/system.slice/ssh.service",
+        "/kubelet.slice/kubelet.service",
+        "/system.slice/systemd-udevd.service/udev",
+        f"/docker/{CONTAINER}/init.scope",
+        "/mine/part",
+        f"/docker/{CONTAINER}/system.slice/mine.service",
+    ],
+)
+def test_the_engine_itself_and_services_of_the_system_are_never_touched(path: str, groups_of):
+    job = BlameJob(victim="x", suspects=(path,), never=("mine",))
+    with pytest.raises(UsageError, match="is never touched"):
+        find(job, groups_of(path), [])

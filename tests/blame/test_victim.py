@@ -1,15 +1,19 @@
 """What is read of a victim: a log that is rotated, a command that closes its output."""
 
 import contextlib
+import json
+import math
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings, strategies
 
 from partywall.blame.measure.victim import Logged, Printed, Speaking, Stated, by_group, by_key
 
@@ -127,6 +131,9 @@ def test_a_command_that_prints_its_speed_is_read_line_by_line():
         (b'{"upstream": {"time": "0.5"}}', 0.5),
         (b'{"upstream": {"time": "-"}}', None),
         (b'{"upstream": {"time": NaN}}', None),
+        pytest.param(b'{"upstream": {"time": 1%s}}' % (b"0" * 400), None, id="400 digits"),
+        pytest.param(b'{"upstream": {"time": "1%s"}}' % (b"0" * 400), None, id="a text of 400 digits"),
+        pytest.param(b"[" * 100_000, None, id="lists in lists"),
         (b'{"upstream": {}}', None),
         (b'{"upstream": 3}', None),
         (b"[1]", None),
@@ -136,3 +143,30 @@ def test_a_command_that_prints_its_speed_is_read_line_by_line():
 )
 def test_a_latency_is_found_in_a_line_of_json(line: bytes, found: float | None):
     assert by_key("upstream.time")(line) == found
+
+
+JSON = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats() | strategies.text(),
+    lambda inner: strategies.lists(inner) | strategies.dictionaries(strategies.sampled_from(["a", "b", "0"]), inner),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(JSON | strategies.integers(10**300, 10**500), strategies.sampled_from(["a", "a.b", "0", "a.0", ""]))
+def test_whatever_a_line_of_json_has_a_latency_is_a_number_or_none(value: object, key: str):
+    for line in (json.dumps(value).encode(), json.dumps({"a": value}).encode()):
+        found = by_key(key)(line)
+        assert found is None or math.isfinite(found)
+
+
+def test_a_command_whose_output_cannot_be_read_any_more_is_told_to_be_silent(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Printed, "_hear", fails)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with printed("import sys\nprint('x', flush=True)\nsys.stdin.read()") as victim:
+        deadline = time.monotonic() + 10
+        while not victim.ended():
+            assert time.monotonic() < deadline, "its end was not told"
+            time.sleep(0.01)

@@ -244,6 +244,16 @@ def test_a_host_without_python_says_so():
         engine.ensure("there", order(), 1)
 
 
+def test_a_host_with_an_old_python_says_so(tmp_path: Path):
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho 'Unknown option: -P' >&2\nexit 2\n")
+    python.chmod(0o755)
+    engine = Local([Place("there", (), {"partywall_python": str(python)})])
+    with pytest.raises(Unreachable, match=r"there is older than 3\.11; set") as old:
+        engine.ensure("there", order(), 1)
+    assert old.value.is_lasting
+
+
 def test_a_host_without_partywall_gets_it_brought_and_keeps_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
-from partywall.fleet import actions
 from partywall.fleet.actions import Gate, ShowReport, Stop
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
@@ -20,8 +22,8 @@ from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.job import AdmitJob, RunJob
 from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Lease, Phase, State
-from partywall.fleet.ledger.look import Chunk
-from partywall.fleet.measure import following
+from partywall.fleet.ledger.look import Chunk, Look
+from partywall.fleet.measure import controlling, following
 from partywall.fleet.measure.controlling import Controller
 from partywall.fleet.record import FleetRecord, Home, Tried
 from partywall.host import Host
@@ -34,19 +36,19 @@ def estimate(value: float, half: float) -> dict[str, object]:
     return {"value": value, "low": value - half, "high": value + half, "level": 0.95, "n": 12, "method": "t"}
 
 
-def ends(factor: float, code: int = 0, kernel: str = "6.1") -> Ends:
-    """A run whose victim gets a factor beside its neighbour."""
+def ends(factor: float, code: int = 0, kernel: str = "6.1", half: float = 0.02) -> Ends:
+    """A run whose victim gets a factor beside its neighbour, with half an interval on either side."""
 
     def run(folder: Path, lease: Lease) -> int:
         cell = {"victim": "copy", "label": "memory", "role": "aggressor", "levels": {}}
-        cell |= {"isolation": estimate(factor, 0.02), "baseline_rate": estimate(1000, 5)}
+        cell |= {"isolation": estimate(factor, half), "baseline_rate": estimate(1000, 5)}
         null = cell | {"label": "null", "role": "null"}
         result = {"headline": "it was measured", "cells": [null, cell]}
         document = {"command": "run", "exit": code, "result": result, "problems": []}
         (folder / "result.json").write_text(json.dumps(document))
         record = folder / f"record-{lease.attempt}"
         record.mkdir()
-        (record / "plan.json").write_text("{}")
+        (record / "plan.json").write_text(json.dumps({"scenario": {"budget": 60 * 10**9}}))
         (record / "host.json").write_text(json.dumps({"kernel": {"release": kernel}}))
         (record / "events.jsonl").write_text('{"kind": "block"}\n' * 3)
         return code
@@ -94,7 +96,9 @@ def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
     measure(record, Simulated(tmp_path / "sim", runs))
     judged = Fleets().findings(record)
     report = Fleets().report(judged)
-    assert report.headline == "bad isolates worse than the other hosts: copy beside memory 0.5, others 0.9"
+    assert report.headline == (
+        "bad isolates worse than the other hosts: copy beside memory keeps 50% of its rate on bad, 90% on others"
+    )
     assert Fleets().outcome(judged) is Exit.VIOLATED
     assert [cell.name for cell in judged.fleet.cells] == list(CELLS)
     outliers = next(table for table in report.tables if table.id == "outliers")
@@ -102,6 +106,32 @@ def test_a_fleet_comes_home_and_its_bad_host_is_named(make, tmp_path: Path):
     home = record.home("bad").folder
     assert (home / "record-1" / "events.jsonl").read_text() == '{"kind": "block"}\n' * 3
     assert ShowReport.parsed({"record": str(record.path)}).act(lambda: None).headline == report.headline
+
+
+def test_the_outline_says_what_is_loaded_and_what_will_be_missing(tmp_path: Path):
+    (tmp_path / "hosts.ini").write_text("a\nb\n")
+    (tmp_path / "group_vars").mkdir()
+    given = {"inventory": str(tmp_path / "hosts.ini"), "scenario": "demo", "canaries": "a"}
+    said = Fleets().outline(RunJob.parsed(given), Options(Host.here())).lines
+    assert said[0].startswith(
+        "demo: loads each host while it is measured: integer, cache, memory, disk beside same-core,"
+    )
+    assert "first, as canaries: a (demo has no goals, so they only need to be measurable)" in said
+    assert "hosts are compared from 3 on" in said
+    assert any("not read: group_vars beside the inventory" in line for line in said)
+
+
+def test_this_host_alone_needs_no_ssh():
+    assert RunJob.parsed({"inventory": "localhost", "scenario": "demo"}).engine == "local"
+
+
+def test_commands_of_a_scenario_are_refused_before_any_host_is_reached(tmp_path: Path):
+    scenario = "partywall: 1\nname: own\nvictims: {v: {command: [work], metric: {regex: '([0-9]+)', unit: op}}}\n"
+    (tmp_path / "own.yaml").write_text(scenario + "aggressors: {a: {stressor: integer}}\nbudget: 1min\n")
+    job = RunJob.parsed({"inventory": "localhost", "scenario": str(tmp_path / "own.yaml")})
+    with pytest.raises(UsageError, match="--allow-commands"):
+        Fleets().begin(job, Options(Host.here(), tmp_path / "record"), silent)
+    assert not (tmp_path / "record").exists()
 
 
 def test_a_host_that_fails_gets_a_line_and_the_others_go_on(make, tmp_path: Path):
@@ -175,6 +205,33 @@ def test_sound_canaries_come_first(make, tmp_path: Path):
     assert simulated.began == [("b", 1), ("a", 1)]
 
 
+def test_after_a_part_of_its_time_only_a_host_whose_answer_is_open_goes_on(make, tmp_path: Path):
+    words = {}
+
+    def again(folder: Path, lease: Lease) -> int:
+        words[lease.attempt] = json.loads((folder / "order.json").read_text())["argv"][4:]
+        return ends(0.84, half=0.01)(folder, lease)
+
+    runs = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(9)}
+    runs |= {
+        "bad": [ends(0.7)],
+        "odd": [ends(0.87, half=0.04), lambda _folder, _lease: None, again],
+        "sound": [ends(0.92, half=0.04)],
+    }
+    record = make(runs, budget_ns="2min", rounds_="2")
+    simulated = Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert sorted(each for each in simulated.began if each[1] > 1) == [("odd", 2), ("odd", 3)]
+    # The second attempt died before it gave its record more time, so the third one does.
+    assert [word for word in words[3] if "--" in word] == ["--resume=record-1", "--budget=120s", "--format=json"]
+    assert (record.measured["odd"].share, record.measured["bad"].share) == (1.0, 0.5)
+    report = Fleets().report(Fleets().findings(record))
+    assert "11 of 12 hosts were measured for a part of their time, which decided" in report.notes
+    assert set(report.values["worse"]) == {"bad", "odd"}
+    measure(record, simulated)
+    assert len(simulated.began) == 14
+
+
 def test_a_record_goes_on_with_what_it_lacks_under_a_newer_token(make, tmp_path: Path):
     runs = {"a": [ends(0.9)], "b": [fails, ends(0.9)], "c": [ends(0.9)]}
     record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
@@ -216,10 +273,76 @@ def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path,
     order = Order(record.name, ("run", "demo"))
     record.stream.append(Tried(host="a", attempt=1))
     simulated.ensure("a", order, record.begin())
-    monkeypatch.setattr(actions, "named", lambda _: lambda _places: simulated)
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: simulated)
     assert Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"][0]["state"] == "stopping"
     refused = simulated._ledgers["a"].ensure(order, 1)
     assert (refused.phase, refused.why) == (Phase.REFUSED, "a newer controller has taken over this run")
+
+
+def test_stop_ends_a_controller_that_measures_before_it_begins_with_the_next_host(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runs = {"a": [lambda _folder, _lease: GOES_ON, ends(0.9)], "b": [ends(0.9)]}
+    record, simulated = make(runs, at_once_="1"), Simulated(tmp_path / "sim", runs)
+    monkeypatch.setattr(engines, "named", lambda _: lambda _places: simulated)
+
+    def stops(event: object) -> None:
+        if not stopped and any(row.state == Phase.RUNNING for row in getattr(event, "value", ())):
+            stopped.append(Stop.parsed({"record": str(record.path)}).act(lambda: None).values["hosts"])
+            simulated.end("a", phase=Phase.STOPPED)
+
+    stopped: list[object] = []
+    with record.exclusive(), pytest.raises(TrialError, match="has taken over, so this one ends; later: partywall"):
+        Controller(record, simulated, stops).run()
+    assert (stopped, simulated.began) == ([[{"host": "a", "state": "stopping", "silent": False}]], [("a", 1)])
+    assert record.failed == {"a": "a: stopped"}
+    record.end()
+    assert not record.is_ended
+    measure(record, simulated)
+    assert set(record.measured) == {"a", "b"}
+
+
+def test_a_busy_host_waits_and_the_others_do_not_wait_for_it(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Busy(Simulated):
+        loads: ClassVar = {"a": [0.9, 0.5, 0.05], "b": [0.0], "c": [None]}
+
+        def fetch(self, host: str, run: str, since: Mapping[str, int]) -> Look:
+            load = self.loads[host].pop(0) if not since and self.loads[host] else None
+            return replace(super().fetch(host, run, since), load=load)
+
+    monkeypatch.setattr(controlling, "AGAIN_S", 0.01)
+    runs = {name: [ends(0.9)] for name in "abc"}
+    record, simulated = make(runs, idle="10%", at_once_="1"), Busy(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert simulated.began == [("b", 1), ("c", 1), ("a", 1)]
+    assert simulated.loads["a"] == []
+
+
+@pytest.mark.parametrize(
+    ("hours", "allowed", "refused"),
+    [("22:00-06:00", (22, 23, 0, 5), (6, 12, 21)), ("08:00-18:00", (8, 17), (7, 18, 0))],
+)
+def test_hosts_begin_only_in_the_hours_that_are_given(make, hours: str, allowed: tuple, refused: tuple):
+    job = make({"a": []}, hours=hours).job
+    assert [job.not_now(datetime.time(hour)) for hour in allowed] == [""] * len(allowed)
+    assert all(job.not_now(datetime.time(hour)).startswith("it may begin from") for hour in refused)
+
+
+def test_a_host_that_never_answers_is_given_up_soon_with_the_reason(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Deaf(Simulated):
+        def state(self, host: str, _run: str) -> State:
+            raise Unreachable(f"{host}: it cannot be reached (Connection refused); check that it is up")
+
+    monkeypatch.setattr(following, "PAUSE_S", 0.001)
+    assert following.FIRST_S < 30
+    monkeypatch.setattr(following, "FIRST_S", 0.01)
+    runs = {"a": [ends(0.9)]}
+    record = make(runs)
+    measure(record, Deaf(tmp_path / "sim", runs))
+    assert record.failed["a"].startswith("a: it cannot be reached (Connection refused); check that it is up")
+    assert record.failed["a"].endswith("; --resume asks again (asked for 0 s)")
 
 
 def test_a_host_that_was_out_of_reach_is_tried_again_by_resume(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import UsageError
-from partywall.fleet.inventory import Place, chosen, expanded, load
+from partywall.fleet.inventory import Place, beside, chosen, expanded, load
 
 INI = """
 lone ansible_host=10.0.0.9   # a comment
@@ -71,6 +71,23 @@ def test_every_form_gives_the_same_hosts_groups_and_variables(file: Path):
     assert by_name["web02"] == Place("web02", ("site", "web"), web)
     assert by_name["db-b"].variables == {"ansible_user": "me", "colour": "dark blue"}
     assert by_name["lone"] == Place("lone", (), {"ansible_host": "10.0.0.9"})
+
+
+def test_a_json_file_may_have_the_form_of_yaml_whose_hosts_have_their_variables_below_them(tmp_path: Path):
+    web = {"hosts": {"web[1:2]": {"ansible_port": 2222}}, "vars": {"colour": "red"}}
+    content = {"all": {"hosts": {"a": {"ansible_host": "10.0.0.1"}}, "children": {"web": web}}}
+    (tmp_path / "h.json").write_text(json.dumps(content, indent="\t"))
+    assert load(tmp_path / "h.json") == (
+        Place("a", (), {"ansible_host": "10.0.0.1"}),
+        Place("web1", ("web",), {"colour": "red", "ansible_port": "2222"}),
+        Place("web2", ("web",), {"colour": "red", "ansible_port": "2222"}),
+    )
+
+
+def test_variables_beside_an_inventory_are_told_apart(tmp_path: Path):
+    assert beside(tmp_path / "hosts.ini") == []
+    (tmp_path / "group_vars").mkdir()
+    assert beside(tmp_path / "hosts.ini") == ["group_vars"]
 
 
 @pytest.mark.parametrize(

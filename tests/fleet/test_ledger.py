@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from partywall.errors import UsageError
+from partywall.fleet.job import RunJob
 from partywall.fleet.ledger import look
 from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.lease import Book, Lease, Phase, State
+from partywall.fleet.ledger.lease import Book, Kernel, Lease, Phase, State
 from partywall.host.label import start_ticks
+from partywall.testing.worlds import World
 
 SLEEP = (sys.executable, "-c", "import sys, time; print('{}', flush=True); time.sleep(float(sys.argv[1]))")
 
@@ -32,8 +34,7 @@ class Host:
         self.launched: list[Lease] = []
         self.ledger = Ledger(
             folder / "ledger",
-            clock=lambda: self.now,
-            boot=lambda: self.boot,
+            kernel=Kernel(lambda: self.now, lambda: self.boot),
             lock=lambda: None if self.is_busy else os.open(folder, os.O_RDONLY),
             begin=lambda _root, lease, _lock: self.launched.append(lease),
         )
@@ -137,6 +138,15 @@ def test_a_keeper_that_never_began_frees_the_host(host: Host):
     assert host.ledger.ensure(order("b"), 1).phase is Phase.STARTING
 
 
+def test_an_attempt_that_never_began_is_known_after_another_run_held_the_host(host: Host):
+    host.ledger.ensure(order("a"), 1)
+    host.now += 60 * 10**9
+    host.ledger.ensure(order("b"), 1)
+    host.end(host.begin())
+    assert (host.ledger.state("a").phase, host.ledger.state("a").attempt) == (Phase.DIED, 1)
+    assert host.ledger.ensure(order("a", attempt=2), 1).phase is Phase.STARTING
+
+
 def test_a_host_that_somebody_else_measures_is_refused(host: Host):
     host.is_busy = True
     refused = host.ledger.ensure(order(), 1)
@@ -158,29 +168,14 @@ def test_a_ledger_that_others_may_write_to_is_refused(tmp_path: Path):
         Ledger(tmp_path / "ledger")
 
 
-def test_what_is_kept_of_a_host_is_never_two_runs_at_a_time(tmp_path: Path):
-    """1,500 random requests of three controllers, with ends, deaths and restarts between them."""
-    chance = random.Random(7)
-    host, held = Host(tmp_path), None
-    for _ in range(1_500):
-        before = len(host.launched)
-        run, token = chance.choice("abc"), chance.randint(1, 3)
-        attempt = max(1, host.ledger.state(run).attempt + chance.choice((-1, 0, 0, 1)))
-        host.ledger.ensure(order(run, attempt, term_s=10), token)
-        if len(host.launched) > before:
-            assert held is None, f"{host.launched[-1]} beside {held}"
-            held = host.begin()
-        match chance.randrange(6):
-            case 0 if held is not None:
-                host.end(held, chance.choice((Phase.ENDED, Phase.LOST)))
-                held = None
-            case 1 if held is not None:
-                host.boot, held = str(chance.random()), None
-        host.now += chance.randrange(5) * 10**9
-    begun = [(each.run, each.attempt) for each in host.launched]
-    assert len(begun) > 100
-    assert len(set(begun)) == len(begun)
-    assert [each.grant for each in host.launched] == list(range(1, len(begun) + 1))
+@pytest.mark.parametrize("seed", range(30))
+def test_a_run_is_measured_once_and_comes_home_whatever_goes_wrong(tmp_path: Path, seed: int):
+    """`benches/fleet_faults.py` has more schedules, and faults that they find."""
+    (tmp_path / "ledger").mkdir(mode=0o700)
+    job = RunJob.parsed({"inventory": "localhost", "scenario": "demo", "every_ns": "2s", "lease_ns": "30s"})
+    judged = World(tmp_path, job, seed).follow()
+    assert (judged.twice, judged.silent, judged.lost, judged.fenced) == (0, 0, 0, 0)
+    assert max(judged.late_s, judged.resumed_s / 5) <= 1
 
 
 # A real host: processes, the shell's look, kill -9.
@@ -236,6 +231,7 @@ def test_a_run_ends_by_itself_and_a_look_from_a_shell_sees_the_same(root: Path):
     ledger.ensure(sleeping(seconds=0.2), 1)
     until(lambda: ledger.state("a").phase is Phase.ENDED)
     from_shell = seen(root, **{"result.json": 1})
+    assert from_shell.load is not None
     assert dataclasses.replace(from_shell.state, files={}) == ledger.state("a") == State(Phase.ENDED, 1, 0)
     assert [(each.name, each.offset, each.content) for each in from_shell.chunks] == [("result.json", 1, b"}\n")]
     until(lambda: lines(root) == ["granted", "began", "ended"])

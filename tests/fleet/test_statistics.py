@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 
 def errors(fleet: Fleet):
-    return moderated(fleet.errors, np.full(len(fleet.values), fleet.blocks - 1.0))
+    return moderated(fleet.errors, np.full(len(fleet.values), float(fleet.blocks)))
 
 
 def test_the_mean_of_equal_hosts_has_no_spread_and_the_narrowest_interval():
@@ -38,10 +38,21 @@ def test_the_spread_is_that_of_paule_and_mandel():
 def test_standard_errors_borrow_from_each_other_only_as_far_as_chance_explains():
     chance = np.random.default_rng(5)
     same = 0.01 * np.sqrt(chance.chisquare(9, 200) / 9)
-    assert np.std(moderated(same, np.full(200, 9.0))) < 0.35 * np.std(same)
+    assert np.std(moderated(same, np.full(200, 10.0))) < 0.35 * np.std(same)
     other = np.where(np.arange(200) < 100, 0.1, 1.0) * same
-    kept = moderated(other, np.full(200, 9.0))
+    kept = moderated(other, np.full(200, 10.0))
     assert np.median(kept[100:]) / np.median(kept[:100]) > 5
+
+
+def test_a_host_that_is_left_out_says_nothing():
+    fleet = drawn(np.random.default_rng(1), 20, 1.0, bad=2, loss=0.2)
+    own, others = errors(fleet), np.delete(np.arange(20), [0, 7])
+    posterior, expected = Posterior(fleet.values, own), Posterior(fleet.values[others], own[others])
+    assert posterior.shrunk[0].shape == (20,)
+    posterior.leave_out(7)
+    posterior.leave_out(0)
+    assert posterior.predicted() == pytest.approx(expected.predicted())
+    assert posterior.shrunk[0] == pytest.approx(expected.shrunk[0])
 
 
 @pytest.mark.parametrize("hosts", [5, 30])

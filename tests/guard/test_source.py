@@ -50,6 +50,8 @@ def flat() -> Flat:
 class Agent:
     """Answers with grants, and keeps what it was asked."""
 
+    name = "vm1"
+
     def __init__(self, grants: list[dict[str, Any]] | None = None) -> None:
         self.grants, self.asked, self.fails = grants or [], [], False
         self.asked: list[tuple[str, dict[str, Any]]]
@@ -153,18 +155,23 @@ def test_a_guest_that_is_gone_is_reported_once_and_the_vif_goes_on() -> None:
     source.close()
 
 
-def test_a_guest_that_is_gone_is_a_finding_of_the_report() -> None:
+@pytest.mark.parametrize("method", ["gone", "ended"])
+def test_a_guest_that_is_gone_is_a_finding_of_the_report_also_while_its_rates_stay_the_same(method: str) -> None:
     source = source_of(Agent(), Agent([grant(1), grant(8_000_000), grant(1_000), grant(1)]))
     source.start()
-    source.close()
-    source._notes.append("its guest no longer holds packets back")
-    kept = Kept(flat(), cast("Agents", SimpleNamespace(attach=lambda *_: None)))
+    messages = [("vm2", method, {"reason": "of another vif"}), *[("vm1", method, {"reason": "it was killed"})] * 2]
+    agents = SimpleNamespace(attach=lambda *_: None, take=lambda _timeout_s: [messages.pop(0)])
+    kept = Kept(flat(), cast("Agents", agents))
     kept.sources.append(source)
+    for _ in range(3):
+        assert kept.report(0) is None
+    source.close()
     row = {"offered_bps": 0}
     params: dict[str, Any] = {"from_ns": 0, "at_ns": 1, "notes": [], "round_ns_max": 1, "decide_ns_max": 1}
     params |= {"rows": [row] * len(kept.flat.leaves), "pools": [{}] * len(kept.flat.start["pools"])}
     seen = kept._report(params)
-    assert seen.notes == (("vm", LOST, "its guest no longer holds packets back"),)
+    gone = "its guest no longer holds packets back (it was killed)"
+    assert seen.notes == (("vm", LOST, f"{gone}; excess packets are dropped at the vif from now on"),)
     assert GuardRun("edge", (asdict(seen),), (), {}).wrong == 1
     assert kept._report(params).notes == ()
 

@@ -14,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
 
 from partywall.errors import UsageError
 from partywall.run.check import loads
@@ -408,6 +410,13 @@ def test_every_address_of_the_interface_is_described(page):
             answer = page.request(method, url, headers={"origin": ORIGIN}, content="{}")
             assert answer.status_code != 405, (method, path)
             assert answer.headers["content-type"].startswith("application/json"), (method, path, answer.text)
+
+
+def test_the_schema_of_the_policies_editor_takes_values_as_people_write_them(page):
+    schema = page.get("/api/policy.schema.json").json()
+    shipped = Path(__file__).parents[2] / "docs/examples/edge.yaml"
+    policy = YAML(typ="safe", pure=True).load(shipped.read_text("utf-8"))
+    assert [error.message for error in Draft202012Validator(schema).iter_errors(policy)] == []
 
 
 def test_a_program_starts_a_job_once_with_its_own_key(server, folder):

@@ -2,7 +2,7 @@
 
 A slow reader loses nothing while an agent stays below the limit. Above it, the agent is faulty or its reader is stuck,
 and its connection ends with that reason, or, for an agent that must go on, its messages are dropped until they are read
-again. Messages are not interpreted here.
+again. Messages are not interpreted here, except that the end of a workload is never dropped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ WAITING_MAX = 256 << 20
 
 NOT_READ = "this process was stopped, or its host is overloaded"
 """Why messages of an agent were not read in time."""
+
+END = "ended"
+"""The message that is never dropped: there is one for each workload, and nothing says it later."""
 
 Message = tuple[str, str, dict[str, Any]]
 
@@ -48,7 +51,7 @@ class FloodError(ValueError):
 class Inbox:
     """Messages as (agent, method, params), in order of arrival.
 
-    most: limit on an agent's waiting messages, in bytes. lossy: drops what is above it; the connection stays.
+    most: limit on an agent's waiting messages, in bytes. lossy: drops what is above it, except `END`; the connection stays.
     """
 
     def __init__(self, most: int = WAITING_MAX, *, lossy: bool = False) -> None:
@@ -65,9 +68,10 @@ class Inbox:
         weight = params.weight if isinstance(params, Received) else 0
         with self._lock:
             if weight and self._waiting[name] + weight > self._most:
-                if self._lossy:
+                if not self._lossy:
+                    raise FloodError(f"it sends faster than its messages are read: {self._most >> 20} MiB of them wait")
+                if method != END:
                     return
-                raise FloodError(f"it sends faster than its messages are read: {self._most >> 20} MiB of them wait")
             self._waiting[name] += weight
         self._queue.put(((name, method, params), weight))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from partywall import units
 from partywall.blame.job import BlameJob
 from partywall.blame.record import Began, BlameRecord, Stopped
 from partywall.core.capability import Capability, Options, Outline
 from partywall.events import Emit, Note
 
 if TYPE_CHECKING:
+    from partywall.blame.decide import Rule
     from partywall.blame.findings import BlameFindings
     from partywall.core.report.value import Report
 
@@ -25,30 +25,30 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what would be touched, how deep, and for how long. A victim that would have to be started is not."""
-        from partywall.blame.findings import rule_of
+        from partywall.blame.findings import duration, expect_enough, rule_of
         from partywall.blame.measure import suspects, victim
 
         victim.check(job, options.host)
         is_started = job.victim or job.probe or job.url
         with contextlib.nullcontext() if is_started else victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids() if one else [])
-        rule, pulse = rule_of(job, len(found.suspects)), units.format_duration(job.pulse_ns)
+        rule, pulse = rule_of(job, len(found.suspects)), duration(job.pulse_ns / 1e9)
+        expect_enough(rule, job)
+        later = rule.deepens_s
+        deeper = "" if later is None else f", after {duration(later)} {job.deepest:.0%}"
         lines = [
-            f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use, "
-            f"later {job.deepest:.0%}: writes {each.lever.owner.writes}"
+            f"{each.name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
+            f"{deeper}: writes {each.lever.owner.writes}"
             for each in found.suspects
         ]
         lines += [f"not touched: {text}" for text in found.left_out]
-        lines.append(
-            f"ends when all are judged, when each suspect may have lost {job.harm:.1%} of its work over "
-            f"{units.format_duration(job.budget_ns)}, or after that time"
-        )
+        lines.append(end_of(rule, job))
         if job.apply:
             lines.append(f"keeps the limit that helps most{f' until {job.until}' if job.until else ''}")
-        return Outline(tuple(lines), rule.blocks_most * rule.code.block_slots * job.pulse_ns / 1e9)
+        return Outline(tuple(lines), rule.longest_s)
 
     def measure(self, record: BlameRecord, options: Options, emit: Emit) -> None:
-        from partywall.blame.findings import rule_of
+        from partywall.blame.findings import expect_enough, rule_of
         from partywall.blame.measure import keeping, suspects, victim
         from partywall.blame.measure.experiment import Experiment
 
@@ -56,6 +56,8 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
         with victim.started(job, options.host) as one:
             found = suspects.find(job, options.host, one.pids())
             names = tuple(each.name for each in found.suspects)
+            rule = rule_of(job, len(names))
+            expect_enough(rule, job)
             places = tuple(each.place for each in found.suspects)
             record.stream.append(
                 Began(names=names, places=places, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out)
@@ -63,7 +65,6 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
             emit(Note(f"suspects: {', '.join(names)}"))
             if one.is_weak:
                 emit(Note("the victim's rate is only how long it waits for a CPU; a log or a command says more"))
-            rule = rule_of(job, len(names))
             why = Experiment(job, rule, one, found.suspects, record, emit, options.host).run()
             record.stream.append(Stopped(why=why))
             if job.apply:
@@ -83,3 +84,16 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
         from partywall.blame import report
 
         return report.live(seen)
+
+
+def end_of(rule: Rule, job: BlameJob) -> str:
+    """When an experiment ends, as a line of its outline."""
+    from partywall.blame.findings import duration, share
+
+    longest, budget = duration(rule.longest_s), duration(job.budget_ns / 1e9)
+    if rule.ends_by == "budget":
+        return f"ends when all are judged, after {longest} at the latest (--budget {budget})"
+    return (
+        f"ends when all are judged, after {longest} at the latest: each suspect may then have lost "
+        f"{share(job.harm)} of its work over {budget}; a larger --harm goes on for longer and finds smaller effects"
+    )

@@ -27,7 +27,7 @@ def ranking(findings: BlameFindings) -> Any:
         color=alt.Color("is:N", title=None, scale=colours),
         tooltip=["suspect:N", "is:N", *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("value", "low", "high"))],
     )
-    x = alt.X("value:Q", title="share of the victim's work", axis=alt.Axis(format="%"))
+    x = alt.X("value:Q", title="share of what the victim would do alone", axis=alt.Axis(format="%"))
     point = base.mark_point(filled=True, size=60).encode(x=x)
     interval = base.mark_rule().encode(x=alt.X("low:Q"), x2="high:Q")
     zero = inlined([{"x": 0}]).mark_rule(strokeDash=[4, 4], color=MUTED).encode(x="x:Q")

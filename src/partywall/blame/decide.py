@@ -8,16 +8,20 @@ check.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from partywall.blame.code import Array, Code
-from partywall.blame.effects import Effects, effects, reductions
+from partywall.blame.effects import Effects, effects, gained, reductions, taken
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.quantile import student_reach
 
@@ -31,7 +35,9 @@ LEAST_HELD = 0.1
 POORLY_KNOWN = 0.3
 """If the reduction of a suspect's work is known with a larger error, the depth is taken for it."""
 DEEPEN_AT = 0.25
-"""The part of the budget after which pulses are as deep as allowed, if not all suspects are decided."""
+"""The part of the longest time after which pulses are as deep as allowed, if not all suspects are decided."""
+PULSED = 0.5
+"""The share of the time in which each suspect is pulsed."""
 
 
 Chosen = NDArray[np.bool_]
@@ -50,9 +56,9 @@ class State(StrEnum):
 class Standing:
     """One suspect at one look.
 
-    gain: of the victim while the suspect is pulsed at the first depth. taken: the share of the victim's work that the
-    suspect takes, if the effect is proportional to what the suspect does. p: corrected for delays. held: the part of a
-    pulse's depth that the suspect loses of its work.
+    gain: of the victim while the suspect is pulsed at the first depth. taken: the share of what the victim would do
+    without the suspect, if the effect is proportional to what the suspect does. p: corrected for delays. held: the part
+    of a pulse's depth that the suspect loses of its work.
     """
 
     suspect: str
@@ -89,9 +95,10 @@ class Look:
 class Rule:
     """When to look and what is enough.
 
-    slot_ns: length of a slot. per_slot: ticks of a slot. least: the share of the victim's work below which an effect
-    does not matter. precision: the half width of a named effect, as a share of it, at which the experiment may end.
-    depth: of the first pulses. deepest: of those after a part of the budget. delays: in ticks.
+    slot_ns: length of a slot. per_slot: ticks of a slot. least: the share taken below which a suspect does not matter.
+    precision: the half width of a named effect, as a share of it, at which the experiment may end. depth: of the first
+    pulses. deepest: of those after a part of the longest time. harm: the share of its work in the time of the budget
+    that a suspect may lose. delays: in ticks.
     """
 
     code: Code
@@ -102,30 +109,78 @@ class Rule:
     precision: float = 0.5
     depth: float = 0.3
     deepest: float = 0.6
+    harm: float = 1.0
     alpha: float = ALPHA
     delays: tuple[int, ...] = (0, 1, 2, 4)
 
     @property
+    def block_s(self) -> float:
+        """The length of a block."""
+        return self.code.block_slots * self.slot_ns / 1e9
+
+    @property
+    def budget_s(self) -> float:
+        return self.budget_ns / 1e9
+
+    @property
+    def blocks_in_budget(self) -> int:
+        """The number of blocks that fit into the budget."""
+        return int(self.budget_ns // (self.code.block_slots * self.slot_ns))
+
+    @cached_property
     def blocks_most(self) -> int:
-        """The number of blocks that fit into the budget, at least one."""
-        return max(1, self.budget_ns // (self.code.block_slots * self.slot_ns))
+        """The number of blocks after which the budget, or what suspects may lose, is used up; at least one."""
+        numbers = range(1, self.blocks_in_budget + 1)
+        return max(1, bisect_right(numbers, self.harm * self.budget_s * (1 + 1e-9), key=self.lost_s))
+
+    @property
+    def ends_by(self) -> Literal["budget", "harm"]:
+        """What ends the experiment if not all suspects are decided before."""
+        return "harm" if self.blocks_most < self.blocks_in_budget else "budget"
+
+    @property
+    def longest_s(self) -> float:
+        return self.blocks_most * self.block_s
+
+    def lost_s(self, blocks: int) -> float:
+        """The work that each suspect may lose in an experiment of so many blocks, as seconds of its work."""
+        light = self._light(blocks)
+        return PULSED * self.block_s * (light * self.depth + (blocks - light) * self.deepest)
+
+    def _light(self, blocks: int) -> int:
+        """How many of so many blocks have the first depth: at least those before the first look."""
+        return min(blocks, max(self.blocks_least, math.ceil(DEEPEN_AT * blocks)))
+
+    @property
+    def deepens_s(self) -> float | None:
+        """The time after which pulses are as deep as allowed; None if it never comes."""
+        light = self._light(self.blocks_most)
+        return light * self.block_s if light < self.blocks_most and self.deepest > self.depth else None
+
+    def options_for(self, seconds: float) -> tuple[float, float]:
+        """The budget in seconds and the harm with which an experiment may last for this time. Neither is smaller."""
+        blocks = math.ceil(seconds / self.block_s)
+        budget_s = max(self.budget_s, blocks * self.block_s)
+        return budget_s, max(self.harm, self.lost_s(blocks) / budget_s)
 
     @property
     def looks(self) -> tuple[int, ...]:
         """The numbers of blocks after which to look."""
-        block, most = self.code.block_slots, self.blocks_most
-        # With fewer, fitted noise makes small probabilities too small.
-        least_slots = max(FIRST_SLOTS, 5 * self.code.columns + 24)
-        at, found = -(-least_slots // block), list[int]()
+        at, most, found = self.blocks_least, self.blocks_most, list[int]()
         while at < most:
             found.append(at)
             at = max(at + 1, int(at * GROWTH))
         return (*found, most)
 
+    @property
+    def blocks_least(self) -> int:
+        """The number of blocks before the first look. With fewer, fitted noise makes small probabilities too small."""
+        return -(-max(FIRST_SLOTS, 5 * self.code.columns + 24) // self.code.block_slots)
+
     def depths(self, blocks: int) -> Array:
         """Returns the depths of the pulses of the first blocks, shape (slots, columns); 0: not pulsed."""
         block = np.arange(blocks * self.code.block_slots) // self.code.block_slots
-        depth = np.where(block < DEEPEN_AT * self.blocks_most, self.depth, self.deepest)
+        depth = np.where(block < self._light(self.blocks_most), self.depth, self.deepest)
         return np.asarray(self.code.blocks(blocks) * depth[:, None])
 
     def look(
@@ -148,11 +203,11 @@ class Rule:
         held, error = reductions(use, depths[:, :count], self.code.block_slots)
         is_held = ~(held + 2 * error < LEAST_HELD)
         held = np.where(error < POORLY_KNOWN, held, 1.0)
-        level = self.alpha / len(self.looks)
+        level, mean = self.alpha / len(self.looks), depths.mean(axis=0)
         named = selected(np.where(is_held, found.p[:count], 1.0), level) | np.isin(names, list(before))
         standings = [
-            self._standing(name, column, found, float(held[column]), named=named[column], is_held=is_held[column])
-            for column, name in enumerate(names)
+            self._standing(name, column, found, float(held[column]), float(mean[column]), state)
+            for column, (name, state) in enumerate(zip(names, map(_known, named, is_held), strict=True))
         ]
         standings.sort(key=lambda each: (each.state is not State.GUILTY, -each.gain.value / _deviation(each)))
         seconds = len(use) * self.slot_ns / 1e9
@@ -170,20 +225,16 @@ class Rule:
         )
 
     def _standing(
-        self, name: str, column: int, found: Effects, held: float, *, named: np.bool_, is_held: np.bool_
+        self, name: str, column: int, found: Effects, held: float, depth: float, known: State | None
     ) -> Standing:
-        full = found.estimate(column)
-        held = max(held, LEAST_HELD)
-        upper = (full.value + self._reach(found) * float(found.error[column])) / held
-        if named:
-            state = State.GUILTY
-        elif not is_held:
-            state = State.UNHELD
-        else:
-            state = State.CLEARED if upper < self.least else State.OPEN
+        """The standing of one suspect. depth: the mean of its pulses. known: what is known already."""
+        full, held = found.estimate(column), max(held, LEAST_HELD)
+        half = self._reach(found) * float(found.error[column])
+        upper = taken(full.mapped(lambda value: value + half), held, depth).value
+        state = known or (State.CLEARED if upper < self.least else State.OPEN)
         delay_ns = int(found.delay[column]) * self.slot_ns // self.per_slot
-        gain, taken = full.scaled(self.depth), full.scaled(1 / held)
-        return Standing(name, state, gain, taken, float(found.p[column]), held, delay_ns)
+        gain, share = gained(full, self.depth, depth), taken(full, held, depth)
+        return Standing(name, state, gain, share, float(found.p[column]), held, delay_ns)
 
     def _reach(self, found: Effects) -> float:
         """The standard errors that an effect must be below `least` by. Suspects and looks share the error."""
@@ -202,6 +253,13 @@ def selected(p: Array, level: float) -> Chosen:
     out = np.zeros(len(p), dtype=bool)
     out[order[passes]] = True
     return out
+
+
+def _known(named: np.bool_, is_held: np.bool_) -> State | None:
+    """What is known of a suspect whatever its interval."""
+    if named:
+        return State.GUILTY
+    return None if is_held else State.UNHELD
 
 
 def _deviation(standing: Standing) -> float:

@@ -181,6 +181,26 @@ def _reduction(use: Array, depths: Array, block_slots: int) -> tuple[float, floa
     if not use.any():
         return np.nan, np.nan
     found = fit(use, depths[:, None], block_slots)
-    # An effect is a share of the mean, which pulses have lowered already.
-    open_ = max(0.1, 1 - float(found.effect[0]) * float(depths.mean()))
-    return -float(found.effect[0]) / open_, float(found.error[0]) / open_
+    free = outside(float(found.effect[0]), float(depths.mean()))
+    return -float(found.effect[0]) / free, float(found.error[0]) / free
+
+
+def outside(effect: float, depth: float) -> float:
+    """Returns the rate outside of a suspect's pulses, as a share of the mean rate. depth: the mean of all slots."""
+    return max(0.1, 1 - effect * depth)
+
+
+def gained(effect: Estimate, pulse: float, depth: float) -> Estimate:
+    """Returns the gain in pulses of one depth, as a share of the rate outside of them. depth: the mean of all slots."""
+    return effect.scaled(pulse / outside(effect.value, depth))
+
+
+def taken(effect: Estimate, held: float, depth: float) -> Estimate:
+    """Returns the share that a suspect takes of what the victim would do without it.
+
+    held: the part of a pulse's depth that the suspect loses of its work. depth: the mean of all slots.
+
+    The rate is `alone * (1 - taken * (1 - held * depth))`, and an effect is its slope as a share of its mean.
+    """
+    left = 1 - held * depth
+    return effect.mapped(lambda value: value / max(0.1 * held, held + value * left))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from partywall import units
 from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
-from partywall.blame.effects import delayed
+from partywall.blame.effects import delayed, outside
 from partywall.blame.job import BlameJob
 from partywall.blame.paste import paste
 from partywall.blame.record import Applied, BlameRecord, Place, Slot, TakenBack
@@ -19,7 +20,7 @@ from partywall.blame.through import Dose, Waiting, doses, said, waiting
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.wording import percent
 from partywall.core.stats.estimate import Estimate
-from partywall.errors import TrialError
+from partywall.errors import Problem, TrialError, UsageError
 from partywall.values import Frozen
 
 TICKS = 4
@@ -42,11 +43,11 @@ class Verdict(StrEnum):
 class Suspect(Frozen):
     """What is known of one suspect. Shares are 0..1.
 
-    gain: of the victim while the suspect is pulsed at the first depth. taken: of the victim's work. lost: the share of
-    its work that the suspect lost during the experiment, as measured; None if it did nothing. use: its mean use outside
-    of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without the experiment's help.
-    doses, waits: of a guilty one, the gain at each depth, and what its pulses let the victim wait for less; None if the
-    record does not have it.
+    gain: of the victim while the suspect is pulsed at the first depth. taken: of what the victim would do without it.
+    lost: the share of its work that the suspect lost during the experiment, as measured; None if it did nothing. use:
+    its mean use outside of pulses, in CPUs or bytes a second. correlation: of its use with the victim's rate, without
+    the experiment's help. doses, waits: of a guilty one, the gain at each depth, and what its pulses let the victim
+    wait for less; None if the record does not have it.
     """
 
     name: str
@@ -117,7 +118,39 @@ def rule_of(job: BlameJob, suspects: int) -> Rule:
         least=job.least,
         depth=job.depth,
         deepest=job.deepest,
+        harm=job.harm,
     )
+
+
+def expect_enough(rule: Rule, job: BlameJob) -> None:
+    """UsageError if the budget, or what suspects may lose, is over before the first look."""
+    if rule.blocks_most >= rule.blocks_least:
+        return
+    least_s, suspects, pulses = rule.blocks_least * rule.block_s, rule.code.columns - 1, duration(job.pulse_ns / 1e9)
+    budget_s, harm = rule.options_for(least_s)
+    need = f"{suspects} suspects need {duration(least_s)} with pulses of {pulses}"
+    is_short = rule.blocks_in_budget < rule.blocks_least
+    lost = f"{need}, in which each may lose {duration(rule.lost_s(rule.blocks_least))} of its work"
+    said = f"{duration(rule.budget_s)} is too short: {need}" if is_short else f"{share(job.harm)} is too little: {lost}"
+    remedy = f"give {options(job, budget_s, harm)}, fewer suspects or shorter pulses"
+    raise UsageError(Problem(said, remedy, key="--budget" if is_short else "--harm"))
+
+
+def share(value: float) -> str:
+    """A share as an option has it, such as 2.5%."""
+    return f"{100 * value:.3g}%"
+
+
+def options(job: BlameJob, budget_s: float, harm: float) -> str:
+    """What to change in a command, so that it has this budget and this harm; empty if it has them."""
+    more = [f"--harm {math.ceil(1000 * harm - 1e-6) / 10:g}%"] if harm > job.harm else []
+    more += [f"--budget {math.ceil(budget_s)}s"] if budget_s * 1e9 > job.budget_ns else []
+    return " ".join(more)
+
+
+def duration(seconds: float) -> str:
+    """A time with a digit after the point at most."""
+    return units.format_duration(round(seconds * 10) * 100_000_000)
 
 
 def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot], before: Collection[str] = ()) -> Look:
@@ -152,9 +185,11 @@ def _use(slots: Sequence[Slot]) -> Array:
 
 
 def _depths(rule: Rule, slots: Sequence[Slot]) -> Array:
-    """Depths as they were, with those of the dummy as planned."""
-    planned = rule.depths(-(-len(slots) // rule.code.block_slots))[: len(slots), -1:]
-    return np.hstack([np.array([slot.depths for slot in slots]), planned])
+    """Depths as they were. The dummy's pulses are as deep as those of the suspects in the same block."""
+    depths, block = np.array([slot.depths for slot in slots]), rule.code.block_slots
+    blocks = len(slots) // block
+    deep = np.repeat(depths.reshape(blocks, -1).max(axis=1), block)
+    return np.column_stack([depths, rule.code.blocks(blocks)[:, -1] * deep])
 
 
 def findings_of(record: BlameRecord) -> BlameFindings:
@@ -282,16 +317,18 @@ def _helps(
     """
     block = rule.code.block_slots
     at, cut = names.index(suspect.name), len(slots) // block * 2 // 3 * block
-    known, held_out = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:]))
-    whole, is_disk = _full(rule, slots, at, suspect.delay_ns) or suspect.taken, job.lever == "disk"
-    free = max(0.1, 1 - whole.value * float(np.mean([slot.depths[at] for slot in slots])))
+    known, held_out, whole = (_full(rule, part, at, suspect.delay_ns) for part in (slots[:cut], slots[cut:], slots))
+    if whole is None:
+        return []
+    is_disk, depth = job.lever == "disk", float(np.mean([slot.depths[at] for slot in slots]))
+    by = 1 / suspect.held / outside(whole.value, depth)
     return [
         Help(
             suspect=suspect.name,
             less=less,
             use=suspect.use * (1 - less),
-            gain=(known or whole).scaled(less / suspect.held / free),
-            check=None if known is None or held_out is None else held_out.scaled(less / suspect.held / free),
+            gain=(known or whole).scaled(less * by),
+            check=None if known is None or held_out is None else held_out.scaled(less * by),
             text="" if place is None else paste(place, suspect.use * (1 - less), job.device if is_disk else ""),
         )
         for less in HELPS

@@ -29,7 +29,11 @@ NEVER = (
     "systemd-udevd",
     "dbus",
 )
-"""Groups that are never touched, by the name of the last part of their path without `.service`."""
+"""Groups that are never touched, by their name without `.service`.
+
+A `.service` or `.scope` of this name is meant wherever it is in a path. Any other group is meant only as the last part:
+Docker puts its containers into /docker, and kind its pods into /kubelet.
+"""
 
 
 VICTIMS = ("victim", "probe", "url", "prometheus_url", "log", "pid", "group")
@@ -126,12 +130,14 @@ class BlameJob(Job):
     ] = "cpu"
     device: Annotated[str, Option("The disk of --lever disk, such as 8:0.")] = ""
     depth: Annotated[Share, Option("What a pulse takes off a suspect's use.", example="30%")] = 0.3
-    deepest: Annotated[Share, Option("The same after a quarter of the budget.", example="60%")] = 0.6
+    deepest: Annotated[Share, Option("The same after a quarter of the longest time.", example="60%")] = 0.6
     pulse_ns: Annotated[
         Duration, Field(ge=20_000_000), Option("Length of a pulse.", flag="--pulse", example="100ms")
     ] = 100_000_000
-    budget_ns: Annotated[Duration, Option("The longest time.", flag="--budget", example="5min")] = 300_000_000_000
-    harm: Annotated[Share, Option("The share of its work in the budget that a suspect may lose.", example="2%")] = 0.02
+    budget_ns: Annotated[
+        Duration, Option("The longest time; --harm may end it sooner.", flag="--budget", example="5min")
+    ] = 300_000_000_000
+    harm: Annotated[Share, Option("The share of its work in --budget that a suspect may lose.", example="2%")] = 0.02
     least: Annotated[Share, Option("The smallest effect that matters.", example="5%")] = 0.05
     most: Annotated[int, Field(ge=1, le=63), Option("The most suspects.")] = 15
     apply: Annotated[bool, Option("Afterwards, keep the limit that helps most.", page="")] = False

@@ -9,7 +9,7 @@ from typing import Any
 
 from partywall import units
 from partywall.blame.decide import State
-from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict
+from partywall.blame.findings import BlameFindings, Help, Suspect, Verdict, duration, options, rule_of
 from partywall.blame.record import Applied, Standings, TakenBack
 from partywall.core.report.figures import bare_percent
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table
@@ -76,10 +76,11 @@ LIVE = (
 TERMS = {
     "Guilty": "The victim gains while this suspect is pulsed, more than chance explains. An innocent suspect is named "
     "in at most 5 % of experiments.",
-    "Cleared": "The suspect takes less of the victim's work than --least.",
+    "Cleared": "The suspect takes less than --least.",
     "Open": "Neither is known yet. More time narrows the interval.",
     "Unheld": "The lever did not slow the suspect down, so its pulses say nothing.",
-    "Takes": "The share of the victim's work that the suspect takes, if the effect is proportional to what it does.",
+    "Takes": "The share of what the victim would do without the suspect, if the effect is proportional to what the "
+    "suspect does.",
     "Lost, held": "What the suspect lost of its work during the experiment, and the part of a pulse's depth that "
     "reached it.",
     "Correlation": "Of the suspect's use with the victim's rate outside of its pulses: what a detector that only "
@@ -189,8 +190,7 @@ def _notes(findings: BlameFindings) -> Iterator[str]:
     yield f"A/A check {'fails' if findings.aa_fails else 'passes'}: the dummy suspect has an effect of {aa}"
     yield f"it ended after {findings.seconds:.0f} s, because {ENDS[findings.ended]}"
     if findings.needed_s:
-        needed = units.format_duration(round(findings.needed_s) * 10**9)
-        yield f"to judge the suspects that are open, about {needed} would be needed at this noise"
+        yield _again(findings, findings.needed_s)
     if findings.is_weak:
         yield "the victim's rate only says how long it waited for a CPU: harm through memory or disks is not seen"
     if findings.own:
@@ -199,6 +199,14 @@ def _notes(findings: BlameFindings) -> Iterator[str]:
         yield f"the hypervisor took {bare_percent(findings.steal)} of the host's time"
     yield from (_kept(each) for each in findings.kept)
     yield from (f"not touched: {text}" for text in findings.left_out)
+
+
+def _again(findings: BlameFindings, needed_s: float) -> str:
+    """What to do to have those judged who are not."""
+    more = options(findings.job, *rule_of(findings.job, len(findings.names)).options_for(needed_s))
+    names = [each.name for each in findings.suspects if each.state is State.OPEN]
+    said = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} open; for a verdict, give the same command"
+    return f"{said}{f' with {more}' if more else ''}: about {duration(round(needed_s))} in all"
 
 
 def _kept(line: Applied | TakenBack) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partywall.blame.code import Array
-from partywall.blame.effects import delayed
+from partywall.blame.effects import delayed, gained
 from partywall.blame.record import Slot
 from partywall.core.stats.estimate import Estimate
 from partywall.values import Frozen
@@ -46,7 +46,9 @@ def doses(ticks: Array, slots: Sequence[Slot], at: int, block_slots: int, delay:
             fitted = delayed(ticks[np.repeat(chosen, per_slot)], depths[chosen], block_slots, delay, per_slot)
         except ValueError:
             continue
-        found.append(Dose(depth=float(depth), gain=fitted.estimate(at).scaled(float(depth))))
+        found.append(
+            Dose(depth=float(depth), gain=gained(fitted.estimate(at), float(depth), float(depths[chosen, at].mean())))
+        )
     return tuple(found)
 
 

@@ -33,14 +33,24 @@ def compare(
     also_reference: Annotated[
         list[Path] | None, typer.Option(metavar="RUN", help="A further run on the side of REFERENCE; may be repeated.")
     ] = None,
+    chance: Annotated[
+        str, typer.Option(help="How often any cell may be called worse or better though nothing changed, e.g. 1%.")
+    ] = "5%",
+    in_turn: Annotated[
+        bool,
+        typer.Option("--in-turn", help="The runs of both sides were made in turn, and their workloads may differ."),
+    ] = False,
     format_: output.FormatOption = output.Format.TEXT,
 ) -> int:
     """Compare a run with an earlier one, cell by cell; or show two records of another kind side by side.
 
     Two runs of the same scenario differ by more than the interval of one run shows. Other finished runs of the scenario
     on this host, in the folders of the given ones, show by how much; so do several runs a side. All cells together are
-    called worse or better by chance in at most 5 % of comparisons. Cells with different kernels or parameters are not
-    compared. Differences between the hosts are named.
+    called worse or better by chance in at most 5 % of comparisons (--chance). Cells with different kernels or
+    parameters are not compared. Differences between the hosts are named.
+
+    With several runs a side that were made in turn (--in-turn), the variation between them contains what disturbed
+    single runs, so a disturbed cell is judged too, and workloads may differ: two commits, or two images.
 
     Exit code: 0 no cell got worse; 1 a cell got worse; 3 inconclusive: it is unknown how much runs vary, an interval is
     too wide, a cell of REFERENCE is missing or has other parameters, a run is incomplete, a cell was disturbed or
@@ -55,11 +65,8 @@ def compare(
     from partywall.run.record import RunDirectory
     from partywall.run.report import compare_view
 
-    share = parsed("--tolerance", tolerance, units.parse_share)
-    if not 0 <= share < 1:
-        raise UsageError(
-            Problem(f"must be at least 0 and less than 100%, not {tolerance}", "give for example 2%", key="--tolerance")
-        )
+    share = _share("--tolerance", tolerance, "2%")
+    wrong = _share("--chance", chance, "1%")
     latency = (
         None if latency_tolerance == "off" else parsed("--latency-tolerance", latency_tolerance, units.parse_share)
     )
@@ -69,6 +76,9 @@ def compare(
                 f"must be 0 or more, not {latency_tolerance}", "give for example 25%, or off", key="--latency-tolerance"
             )
         )
+    if in_turn and not (also and also_reference):
+        message = "each side has one run, and needs at least two"
+        raise UsageError(Problem(message, "give the others with --also and --also-reference", key="--in-turn"))
     if not also and not also_reference and not RunDirectory.is_one(run):
         return _side_by_side(side_by_side(kinds.opened(run), kinds.opened(reference)), format_)
     opened = _opened([run, reference, *(also or ()), *(also_reference or ())])
@@ -80,12 +90,22 @@ def compare(
         latency_tolerance=latency,
         also=opened[2:sides],
         also_reference=opened[sides:],
+        chance=wrong,
+        in_turn=in_turn,
     )
     if format_ == output.Format.JSON:
         about = {"outcome": comparison.outcome} | output.plain(comparison)
         return output.write("compare", about, EXITS[comparison.outcome])
     compare_view.show(comparison, Console())
     return EXITS[comparison.outcome]
+
+
+def _share(option: str, text: str, example: str) -> float:
+    share = parsed(option, text, units.parse_share)
+    if not 0 <= share < 1:
+        message = f"must be at least 0 and less than 100%, not {text}"
+        raise UsageError(Problem(message, f"give for example {example}", key=option))
+    return share
 
 
 def _side_by_side(both: SideBySide, format_: output.Format) -> int:
@@ -112,7 +132,10 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
         table.add_row(*row)
     console.print(table)
     notes = [both.note] if both.note else []
-    for note in (*notes, "whether a difference matters is judged for runs alone"):
+    judged = "whether a difference matters is judged for runs alone"
+    if both.kind == "fleet":
+        judged = "whether a difference between two fleets matters says: partywall fleet gate --before"
+    for note in (*notes, judged):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE
 

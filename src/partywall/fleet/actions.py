@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from partywall.core.job import Action, Option
 from partywall.core.report.value import Column, Report, Table
 from partywall.errors import Problem, TrialError, UsageError
-from partywall.fleet.engines.engine import Engine, Unreachable, named
-from partywall.fleet.findings.findings import findings_of, gated
 from partywall.fleet.job import RunJob
 from partywall.fleet.record import FleetRecord
 from partywall.values import Share
+
+if TYPE_CHECKING:
+    from partywall.fleet.engines.engine import Engine
 
 STOPPED_AT_ONCE = 32
 RECORD = Option("A record of 'partywall fleet run'.", metavar="RECORD")
@@ -32,6 +33,7 @@ class ShowReport(Action):
 
     def act(self, host: Callable[[], Any]) -> Report:
         from partywall.fleet import report
+        from partywall.fleet.findings.findings import findings_of
 
         del host
         record = FleetRecord.open(self.record)
@@ -45,8 +47,8 @@ class Gate(Action):
       partywall fleet gate runs/fleet-run-… --canaries 'new-kernel' --margin 3%
       partywall fleet gate runs/fleet-run-… --before runs/fleet-run-…
 
-    The canaries hold only if the whole interval of every cell is above the margin (non-inferiority at 95 %). With
-    --before, every host is compared with itself in an earlier record.
+    The canaries are no worse only if the whole interval of every cell is above the margin (non-inferiority at 95 %).
+    With --before, every host is compared with itself in an earlier record.
 
     Exit code: 0 no worse, 1 worse, 2 bad record or option, 3 not known.
     """  # noqa: D301 - Click keeps the lines after a backspace
@@ -60,6 +62,7 @@ class Gate(Action):
 
     def act(self, host: Callable[[], Any]) -> Report:
         from partywall.fleet import report
+        from partywall.fleet.findings.findings import gated
 
         del host
         record = FleetRecord.open(self.record)
@@ -77,6 +80,8 @@ class Gate(Action):
 class Stop(Action):
     """End the runs of a fleet on all of its hosts. What they have measured is kept, and --resume goes on later.
 
+    It may be called while 'partywall fleet run' measures, which then ends too.
+
     Exit code: 0 every host ended or had ended, 2 bad record, 5 a host did not answer.
     """
 
@@ -85,14 +90,18 @@ class Stop(Action):
     record: Annotated[Path, RECORD]
 
     def act(self, host: Callable[[], Any]) -> Report:
+        from partywall.fleet.engines.engine import named
+
         del host
+        # Beside a controller, whose token is then an older one: every host refuses what it orders from now on.
         record = FleetRecord.open(self.record)
-        with record.exclusive():
-            token = record.begin()
+        token, tried = record.begin(), record.attempts()
         reached = named(record.job.engine)(record.job.places)
-        ordered = [name for name in record.attempts() if name not in record.measured]
-        with ThreadPoolExecutor(max(1, min(STOPPED_AT_ONCE, len(ordered)))) as pool:
-            rows = list(pool.map(lambda name: _stopped(reached, name, record.name, token), ordered))
+        names = [place.name for place in record.job.places]
+        with ThreadPoolExecutor(min(STOPPED_AT_ONCE, len(names))) as pool:
+            every = pool.map(lambda name: _stopped(reached, name, record.name, token), names)
+            # A host that was never asked to measure does not matter if it does not answer.
+            rows = [row for row in every if row["host"] in tried]
         if silent := [row["state"] for row in rows if row["silent"]]:
             raise TrialError("; ".join(silent))
         columns = (Column("host", "host", is_key=True), Column("state", "state"))
@@ -100,6 +109,8 @@ class Stop(Action):
 
 
 def _stopped(reached: Engine, host: str, run: str, token: int) -> dict[str, Any]:
+    from partywall.fleet.engines.engine import Unreachable
+
     try:
         phase = reached.stop(host, run, token).phase
     except Unreachable as error:

@@ -10,14 +10,12 @@ from partywall.core.capability import Capability, Options, Outline
 from partywall.errors import Exit, TrialError
 from partywall.events import Emit
 from partywall.fleet.actions import Gate, ShowReport, Stop
-from partywall.fleet.engines import engine
-from partywall.fleet.findings.findings import FleetFindings, admitted, findings_of
 from partywall.fleet.job import AdmitJob, FleetJob, RunJob
-from partywall.fleet.measure.controlling import Controller
 from partywall.fleet.record import Fleet, FleetRecord, Measured
 
 if TYPE_CHECKING:
     from partywall.core.report.value import Report
+    from partywall.fleet.findings.findings import FleetFindings
     from partywall.fleet.findings.judging import Admitted
 
 
@@ -44,20 +42,40 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
 
     def outline(self, job: FleetJob, options: Options) -> Outline:
         """Says which hosts would measure what, how many at a time. No host is contacted."""
+        from partywall.fleet.engines import engine
+        from partywall.fleet.findings.judging import MIN_HOSTS
+
         del options
         engine.named(job.engine)
-        places, first = job.places, job.first
-        rounds = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
+        places, first, scenario = job.places, job.first, job.scenario.scenario
+        waves = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
         each = units.format_duration(round(job.seconds * 1e9))
+        parts = f" in {job.rounds} rounds at most" if job.rounds > 1 else ""
         lines = [
-            f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each: {_names(places)}",
+            f"{scenario.name}: loads each host while it is measured: {', '.join(scenario.victims)} "
+            f"beside {', '.join(scenario.aggressors) or 'nothing'}",
+            f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each{parts}: {_names(places)}",
             f"a host that hears nothing from here measures on for {units.format_duration(job.lease_ns)} at most",
         ]
         if first:
-            lines.append(f"first, as canaries: {', '.join(first)}")
-        return Outline(tuple(lines), rounds * job.seconds)
+            goals = "" if scenario.goals else f" ({scenario.name} has no goals, so they only need to be measurable)"
+            lines.append(f"first, as canaries: {', '.join(first)}{goals}")
+        if not isinstance(job, AdmitJob) and len(places) < MIN_HOSTS:
+            lines.append(f"hosts are compared from {MIN_HOSTS} on")
+        if folders := job.unread:
+            lines.append(f"not read: {' and '.join(folders)} beside the inventory; `ansible-inventory --list` has them")
+        return Outline(tuple(lines), waves * job.seconds)
+
+    def check(self, job: FleetJob, options: Options) -> None:
+        from partywall.run.plan.requirements import check_commands
+
+        self.outline(job, options)
+        check_commands(job.scenario.scenario, allowed=job.allow_commands)
 
     def measure(self, record: FleetRecord, options: Options, emit: Emit) -> None:
+        from partywall.fleet.engines import engine
+        from partywall.fleet.measure.controlling import Controller
+
         del options
         job = record.job
         if isinstance(job, AdmitJob) and record.fleet is None:
@@ -67,6 +85,8 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         Controller(record, engine.named(job.engine)(job.places), emit).run()
 
     def findings(self, record: FleetRecord) -> Judged:
+        from partywall.fleet.findings.findings import admitted, findings_of
+
         job, measured, failed = record.job, record.measured, record.failed
         started_at = str(record.about["started_at"])
         if not isinstance(job, AdmitJob):

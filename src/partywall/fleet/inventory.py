@@ -281,9 +281,14 @@ def _texts(variables: Any) -> dict[str, str]:
 
 
 def _from_json(text: str, file: str) -> _Groups:
-    """The groups of `ansible-inventory --list`, which is also what an inventory program prints."""
+    """The groups of `ansible-inventory --list`, which is also what an inventory program prints.
+
+    A file may also have the form of YAML inventories, whose hosts have their variables below them.
+    """
     try:
         content = json.loads(text)
+        if any(isinstance(part, dict) for group in content.values() for part in _nested(group)):
+            return _from_yaml(text.encode(), file)
         own = content.pop("_meta", {}).get("hostvars", {})
         groups: _Groups = {}
         for name, group in content.items():
@@ -299,6 +304,15 @@ def _from_json(text: str, file: str) -> _Groups:
         said = f"it is not the JSON of an inventory: {str(error).partition(chr(10))[0]}"
         raise UsageError(Problem(said, "check that it is the output of: ansible-inventory --list", file)) from None
     return groups
+
+
+def _nested(group: Any) -> tuple[Any, Any]:
+    return (group.get("hosts"), group.get("children")) if isinstance(group, dict) else (None, None)
+
+
+def beside(path: Path) -> list[str]:
+    """The folders beside an inventory with variables that are not read."""
+    return [name for name in ("group_vars", "host_vars") if (path.parent / name).is_dir()]
 
 
 def _printed(path: Path) -> str:

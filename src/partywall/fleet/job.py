@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -14,9 +16,13 @@ from partywall.core.job import Duration, Job, Option
 from partywall.errors import UsageError
 from partywall.fleet import inventory
 from partywall.fleet.inventory import Place
-from partywall.run.check.reading import find, loads
-from partywall.run.document.scenario import Scenario
 from partywall.values import Frozen, Share
+
+if TYPE_CHECKING:
+    from partywall.run.document.scenario import Scenario
+
+HERE = "localhost"
+"""An inventory of this name is this host alone, which needs no ssh."""
 
 MARK = "fleet.json"
 """The file that identifies the record of a fleet."""
@@ -32,11 +38,15 @@ class ScenarioFile(KeptFile):
 
     @classmethod
     def found(cls, given: str | Path) -> Path:
+        from partywall.run.check.reading import find  # noqa: PLC0415 - help does not wait for it
+
         return find(str(given))
 
-    @property
+    @cached_property
     def scenario(self) -> Scenario:
         """The checked scenario. UsageError with everything that is wrong with it."""
+        from partywall.run.check.reading import loads  # noqa: PLC0415 - help does not wait for it
+
         return loads(self.text, self.path)
 
 
@@ -96,7 +106,7 @@ def _kept(place: Place) -> Host:
 
 
 def _loaded(given: str | Path) -> tuple[Place, ...]:
-    return (Place("localhost"),) if str(given) == "localhost" else inventory.load(Path(given))
+    return (Place(HERE),) if str(given) == HERE else inventory.load(Path(given))
 
 
 ENGINE = Option("How hosts are reached: ssh or local.")
@@ -127,6 +137,21 @@ class FleetJob(Job):
         return 1
 
     @property
+    def load_most(self) -> float | None:
+        """The load a CPU with which a host is idle; None if it may be busy."""
+        return None
+
+    def not_now(self, at: datetime.time) -> str:
+        """Why no host begins at a time of day; empty if hosts may begin."""
+        del at
+        return ""
+
+    @property
+    def rounds(self) -> int:
+        """In how many parts a host's time is measured. Only hosts whose answer is open get more than the first."""
+        return 1
+
+    @property
     def places(self) -> tuple[Place, ...]:
         """The hosts that are measured, in their order."""
         raise NotImplementedError
@@ -137,9 +162,20 @@ class FleetJob(Job):
         return ()
 
     @property
+    def unread(self) -> list[str]:
+        """Folders beside the inventory with variables that are not read."""
+        return []
+
+    @property
     def seconds(self) -> float:
         """How long one host takes at most, apart from preparations."""
         return (self.budget_ns or self.scenario.scenario.budget) / 1e9
+
+
+def _hours(given: str) -> str:
+    if given and not re.fullmatch("-".join([r"([01]\d|2[0-3]):[0-5]\d"] * 2), given):
+        raise ValueError(f"{given!r} are not hours; write them as 22:00-06:00")
+    return given
 
 
 class RunJob(FleetJob):
@@ -167,13 +203,33 @@ class RunJob(FleetJob):
     engine: Annotated[str, ENGINE] = "ssh"
     at_once_: Annotated[int, Field(ge=1, le=1000), Option("How many hosts measure at a time.", flag="--at-once")] = 10
     canaries: Annotated[
-        str, Option("Hosts or groups that are measured first. The others follow only if all canaries hold.")
+        str, Option("Hosts or groups that are measured first. The others follow only if none violates a goal.")
     ] = ""
+    rounds_: Annotated[
+        int,
+        Field(ge=1, le=10),
+        Option(
+            "Measure each host for this part of its time, then go on where it may still turn out to be worse.",
+            flag="--rounds",
+        ),
+    ] = 1
+    hours: Annotated[
+        str, AfterValidator(_hours), Option("When hosts may begin, in local time of this one, such as 22:00-06:00.")
+    ] = ""
+    idle: Annotated[
+        Share | None, Option("Begin on a host only while its load is below this share of its CPUs.", example="10%")
+    ] = None
     budget_ns: Annotated[Duration | None, BUDGET] = None
     lease_ns: Annotated[Duration, Field(ge=10_000_000_000), LEASE] = 3_600_000_000_000
     every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 5_000_000_000
     attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 3
     allow_commands: Annotated[bool, COMMANDS] = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reaches_this_host(cls, given: Any) -> Any:
+        is_here = isinstance(given, dict) and str(given.get("inventory")) == HERE
+        return {"engine": "local", **given} if is_here else given
 
     @model_validator(mode="after")
     def _means_hosts(self) -> Self:
@@ -189,6 +245,21 @@ class RunJob(FleetJob):
         return self.at_once_
 
     @property
+    def rounds(self) -> int:
+        return self.rounds_
+
+    @property
+    def load_most(self) -> float | None:
+        return self.idle
+
+    def not_now(self, at: datetime.time) -> str:
+        if not self.hours:
+            return ""
+        begin, end = map(datetime.time.fromisoformat, self.hours.split("-"))
+        is_within = begin <= at < end if begin < end else at >= begin or at < end
+        return "" if is_within else f"it may begin from {begin:%H:%M} to {end:%H:%M}"
+
+    @property
     def places(self) -> tuple[Place, ...]:
         every = self.inventory.chosen(self.hosts)
         return tuple(sorted(every, key=lambda place: place.name not in self.first))
@@ -196,6 +267,10 @@ class RunJob(FleetJob):
     @property
     def first(self) -> tuple[str, ...]:
         return tuple(place.name for place in self.inventory.chosen(self.canaries)) if self.canaries else ()
+
+    @property
+    def unread(self) -> list[str]:
+        return inventory.beside(Path(self.inventory.path)) if self.inventory.path != HERE else []
 
 
 def _about(record: str | Path) -> dict[str, Any]:

@@ -25,10 +25,11 @@ class Began(Frozen):
 
 
 class Tried(Frozen):
-    """An attempt was ordered. Written before its first request."""
+    """An attempt was ordered. Written before its first request. share: of the host's time, when it has ended."""
 
     host: str
     attempt: int
+    share: float = 1.0
 
 
 class Became(Frozen):
@@ -54,10 +55,14 @@ class Cell(Frozen):
 
 
 class Measured(Frozen):
-    """A host was measured. exit: of its own command; headline: of its own report; facts: what may tell hosts apart."""
+    """A host was measured. exit: of its own command; headline: of its own report; facts: what may tell hosts apart.
+
+    share: of its time that it has measured so far.
+    """
 
     host: str
     exit: int
+    share: float = 1.0
     headline: str = ""
     cells: tuple[Cell, ...] = ()
     facts: Mapping[str, str] = Field(default_factory=dict)
@@ -107,13 +112,14 @@ class FleetRecord(JobRecord[FleetJob]):
         return token
 
     def end(self) -> None:
-        """Writes that nothing is left to measure. While hosts failed, `--resume` tries them again."""
-        if not self.failed:
+        """Writes that nothing is left to measure. While hosts lack figures, `--resume` measures them."""
+        measured = self.measured
+        if not self.failed and all(place.name in measured for place in self.job.places):
             super().end()
 
     @property
     def measured(self) -> dict[str, Measured]:
-        """The hosts that were measured, by name."""
+        """The hosts that were measured, by name, with their latest figures."""
         return {line.host: line for line in self.stream if isinstance(line, Measured)}
 
     @property
@@ -127,9 +133,9 @@ class FleetRecord(JobRecord[FleetJob]):
                 failed.pop(line.host, None)
         return failed
 
-    def attempts(self) -> dict[str, int]:
+    def attempts(self) -> dict[str, Tried]:
         """The last attempt that was ordered, by host."""
-        return {line.host: line.attempt for line in self.stream if isinstance(line, Tried)}
+        return {line.host: line for line in self.stream if isinstance(line, Tried)}
 
     @property
     def fleet(self) -> Fleet | None:

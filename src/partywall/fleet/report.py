@@ -11,12 +11,13 @@ from partywall.core.report.compared import MISSING
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table, shown
 from partywall.core.report.wording import interval
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.fleet.findings.findings import FleetCell, FleetFindings
+from partywall.fleet.findings.findings import FleetCell, FleetFindings, HostCell
 from partywall.fleet.findings.judging import MIN_HOSTS, Admitted, Gated, joined
 from partywall.fleet.findings.sharing import Shared
 from partywall.fleet.record import Standing
 
 TERMS = {
+    "Cell": "A victim beside a neighbour: the share of its rate that it keeps, 1 if all. Or a victim alone: its rate.",
     "Fleet": "The mean of all hosts with a 95 % interval (random effects, Paule-Mandel, Hartung-Knapp).",
     "Spread": "The standard deviation between hosts, as a share. Noise of each measurement is taken off.",
     "Unseen host": "The interval that holds the true figure of 95 of 100 hosts that nobody measured. Hosts that differ "
@@ -117,13 +118,19 @@ def headline(findings: FleetFindings) -> str:
         cell, host = findings.outliers[0]
         named = ", ".join(worse[:3]) + (f" and {len(worse) - 3} more" if len(worse) > 3 else "")
         verb = "isolates" if len(worse) == 1 else "isolate"
-        return f"{named} {verb} worse than the other hosts: {cell.name} {host.value.value:.2g}, others {host.fleet:.2g}"
+        return f"{named} {verb} worse than the other hosts: {_loss(cell, host)}"
     if findings.outcome is Outcome.INCONCLUSIVE:
         return f"{count} of at least {MIN_HOSTS} hosts were measured, too few to compare"
     return f"none of {count} hosts isolates worse than the others"
 
 
-def _outlier(cell: FleetCell, host: Any) -> dict[str, Any]:
+def _loss(cell: FleetCell, host: HostCell) -> str:
+    if cell.is_rate:
+        return f"{cell.name} reaches {host.value.value / host.fleet:.0%} of the others' rate on {host.host}"
+    return f"{cell.name} keeps {host.value.value:.0%} of its rate on {host.host}, {host.fleet:.0%} on others"
+
+
+def _outlier(cell: FleetCell, host: HostCell) -> dict[str, Any]:
     verdict = "worse" if host.is_worse else "better"
     figures = {"fleet": _round(host.fleet), "p": _round(host.chance)}
     return {"host": host.host, "cell": cell.name, "is": verdict, **_ends("value", host.value), **figures}
@@ -162,8 +169,10 @@ def _shared(shared: Sequence[Shared]) -> Iterator[Table]:
 
 
 def _notes(findings: FleetFindings) -> Iterator[str]:
-    if findings.failed:
-        yield f"{len(findings.failed)} of {len(findings.failed) + len(findings.measured)} hosts have no figures"
+    if without := findings.failed.keys() - findings.measured.keys():
+        yield f"{len(without)} of {len(without) + len(findings.measured)} hosts have no figures"
+    if short := sum(host.share < 1 for host in findings.measured.values()):
+        yield f"{short} of {len(findings.measured)} hosts were measured for a part of their time, which decided"
     if findings.worse:
         yield f"a host's own report: partywall report RECORD/hosts/{findings.worse[0]}/record-1"
 

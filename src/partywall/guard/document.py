@@ -156,6 +156,9 @@ def _service_class(value: object) -> object:
     return value if isinstance(value, dict | ServiceClass) else {"priority": value}
 
 
+_Class = Annotated[ServiceClass, BeforeValidator(_service_class, json_schema_input_type=int | ServiceClass)]
+
+
 class Policy(Frozen):
     """A policy file."""
 
@@ -166,7 +169,7 @@ class Policy(Frozen):
     links: dict[Name, Link] = Field(
         default_factory=dict, description="several links by name, instead of link; each vif names its own"
     )
-    service_classes: dict[Name, Annotated[ServiceClass, BeforeValidator(_service_class)]] = Field(
+    service_classes: dict[Name, _Class] = Field(
         default_factory=lambda: {DEFAULT_CLASS: ServiceClass(priority=1)},
         min_length=1,
         description="priority of each, or priority, delay and jitter; higher is served first. Default: one class",

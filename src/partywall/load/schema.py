@@ -7,7 +7,7 @@ from typing import Any
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
-from partywall.core.document.schema import AsWritten
+from partywall.core.document.schema import AsWritten, schema_of
 from partywall.load.document import LoadPlan, as_text
 
 # The meaning of a plain value where keys are expected.
@@ -32,9 +32,7 @@ class _AsWritten(AsWritten):
 
 def json_schema() -> dict[str, Any]:
     """The schema as a value. `schema/load-plan.schema.json` is a checked-in copy."""
-    schema = LoadPlan.model_json_schema(by_alias=True, schema_generator=_AsWritten)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "Partywall load plan"
+    schema = schema_of(LoadPlan, "Partywall load plan", _AsWritten)
     for name, bare in _BARE.items():
         schema["$defs"][name] = {"anyOf": [bare, schema["$defs"][name]]}
     schema["$defs"]["Step"] |= {"minProperties": 1, "maxProperties": 1}

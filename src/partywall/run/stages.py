@@ -178,13 +178,14 @@ def analyse(run: RunDirectory) -> tuple[Evidence, Findings]:
 def compared(
     run: RunDirectory, reference: RunDirectory, tolerance: float = 0.02, *,
     latency_tolerance: float | None = 0.25, also: Sequence[RunDirectory] = (),
-    also_reference: Sequence[RunDirectory] = (),
+    also_reference: Sequence[RunDirectory] = (), chance: float = 0.05, in_turn: bool = False,
 ) -> Comparison:  # fmt: skip
     """Compares runs, with what earlier ones beside them show of the variation between runs. Only reads directories.
 
-    also, also_reference: further runs on either side. UsageError if a run is given twice.
+    also, also_reference: further runs on either side. chance: of calling any cell worse or better if nothing changed.
+    in_turn: the runs of both sides were made in turn. UsageError if a run is given twice.
     """
-    from partywall.run.findings.compare import compare_runs  # noqa: PLC0415 - slow to import, and planning does without
+    from partywall.run.findings.compare import Rule, compare_runs  # noqa: PLC0415 - slow to import, as above
 
     given = [run, reference, *also, *also_reference]
     distinct(*given)
@@ -200,6 +201,7 @@ def compared(
         also_reference=findings[len(also) :],
         earlier=earlier,
         unread=unread,
+        rule=Rule(chance, in_turn),
     )
 
 

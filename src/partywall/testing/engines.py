@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.granting import Ledger, Order
 from partywall.fleet.ledger.lease import Book, Lease, Phase, State
 from partywall.fleet.ledger.look import Chunk, Look
+from partywall.fleet.record import GROWING
 from partywall.host.label import start_ticks
 
 T = TypeVar("T")
@@ -37,8 +39,8 @@ class Simulated:
         return [Place(host) for host in self._runs]
 
     def ensure(self, host: str, order: Order, token: int) -> State:
-        self._ledgers[host].ensure(order, token)
-        return self.state(host, order.run)
+        answer = self._ledgers[host].ensure(order, token)
+        return answer if answer.phase is Phase.REFUSED else self.state(host, order.run)
 
     def stop(self, host: str, run: str, token: int) -> State:
         return self._ledgers[host].stop(run, token)
@@ -81,7 +83,7 @@ class Hostile:
     """Another engine behind a hostile network. chance: decides what happens to each call; share: of calls with a fault.
 
     A call is lost on its way there or back, is carried out twice, or is kept and carried out before a later one. What
-    files had earlier comes again.
+    came earlier of files that grow comes again.
     """
 
     def __init__(self, engine: Engine, chance: random.Random, share: float = 0.5) -> None:
@@ -109,8 +111,15 @@ class Hostile:
         self._looks[host, run] = look
         if older is not None and self._chance.random() < self._share / 2:
             self.calls.append("older")
-            return Look(look.state, (*older.chunks, *look.chunks, *look.chunks))
+            again = [chunk for chunk in older.chunks if chunk.name.endswith(GROWING)]
+            return Look(look.state, (*again, *look.chunks, *look.chunks))
         return look
+
+    def deliver(self) -> None:
+        """Carries out everything that was kept."""
+        while self._kept:
+            with contextlib.suppress(Unreachable):
+                self._kept.pop()()
 
     def _carried(self, host: str, call: Callable[[], T]) -> T:
         if self._kept and self._chance.random() < 0.5:

@@ -14,13 +14,30 @@ TAIL_FREEDOM = 4
 
 @dataclass(frozen=True)
 class Fleet:
-    """A drawn fleet in logarithms. truth, values, errors: shape (hosts,). blocks: of each host."""
+    """A drawn fleet in logarithms. truth, values, errors: shape (hosts,). each: its blocks, shape (hosts, blocks)."""
 
     centre: float
     truth: Floats
-    values: Floats
-    errors: Floats
-    blocks: int
+    each: Floats
+
+    @property
+    def blocks(self) -> int:
+        return int(self.each.shape[1])
+
+    @property
+    def values(self) -> Floats:
+        return self.after(self.blocks)[0]
+
+    @property
+    def errors(self) -> Floats:
+        return self.after(self.blocks)[1]
+
+    def after(self, blocks: int | npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Values and standard errors after some blocks of each host."""
+        counts = np.broadcast_to(blocks, len(self.each))[:, None]
+        is_seen = np.arange(self.blocks) < counts
+        means = self.each.mean(axis=1, where=is_seen)
+        return means, self.each.std(axis=1, ddof=1, where=is_seen) / counts[:, 0] ** 0.5
 
 
 def drawn(
@@ -47,8 +64,7 @@ def drawn(
     noise = _noise(chance, (hosts, blocks), is_heavy=is_heavy)
     towards = chance.choice([-1.0, 1.0], (hosts, 1))
     noise += towards * (drift / blocks) * chance.uniform(-1, 1, (hosts, blocks))
-    measured = truth[:, None] + scale * noise
-    return Fleet(centre, truth, measured.mean(axis=1), measured.std(axis=1, ddof=1) / blocks**0.5, blocks)
+    return Fleet(centre, truth, truth[:, None] + scale * noise)
 
 
 def _noise(chance: np.random.Generator, shape: tuple[int, int], *, is_heavy: bool) -> Floats:

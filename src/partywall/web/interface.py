@@ -160,7 +160,10 @@ class Interface:
 
     async def policy_schema(self, request: Request) -> Response:
         del request
-        return JSONResponse(made.model_of("guard").model_json_schema(), headers={"cache-control": "max-age=3600"})
+        from partywall.core.document.schema import schema_of  # noqa: PLC0415 - of the editor alone
+
+        schema = schema_of(made.model_of("guard"), "Partywall policy of the guard")
+        return JSONResponse(schema, headers={"cache-control": "max-age=3600"})
 
 
 JOB_ACTIONS = {

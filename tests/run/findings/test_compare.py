@@ -7,7 +7,7 @@ from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.run.document.scenario import Aggressor
 from partywall.run.findings.analysis import analyse
-from partywall.run.findings.compare import UNKNOWN_SPREAD, compare, compare_runs, ratio_of
+from partywall.run.findings.compare import UNKNOWN_SPREAD, Rule, compare, compare_runs, ratio_of
 from partywall.run.values.comparison import Change
 from partywall.run.values.finding import Effect
 from tests.run.findings.builders import Host, evidence, plan, treatment, trial, with_latency
@@ -234,6 +234,36 @@ def test_with_several_runs_a_side_the_run_is_the_unit():
     assert cell.ratio.value == pytest.approx(0.71 / 0.81, rel=0.01)
     assert cell.ratio.low < 0.71 / 0.81 < cell.ratio.high
     assert cell.change is Change.WORSE
+
+
+IN_TURN = Rule(in_turn=True)
+
+
+def in_turn(now, before, rule=IN_TURN, **more):
+    return compare(now[0], before[0], also=now[1:], also_reference=before[1:], rule=rule, **more)
+
+
+@pytest.mark.parametrize("warning", [Warn.STEAL, Warn.FOREIGN_LOAD, Warn.SWAPPING])
+def test_of_runs_in_turn_a_disturbed_cell_is_judged_for_the_spread_contains_the_disturbance(warning):
+    now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
+    now = [warned(each, warning) for each in now]
+    assert in_turn(now, before, Rule()).cells[0].change is Change.INCONCLUSIVE
+    assert in_turn(now, before).cells[0].change is Change.WORSE
+
+
+def test_of_runs_in_turn_workloads_may_differ_and_a_note_says_so():
+    now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
+    other = {("victim", now[0].cells[0].victim): "files differ"}
+    assert in_turn(now, before, Rule(), workloads=other).incomparable
+    result = in_turn(now, before, workloads=other)
+    assert (result.incomparable, result.cells[0].change) == ((), Change.WORSE)
+    assert any("files differ" in note for note in result.notes)
+
+
+def test_a_smaller_chance_needs_more_to_call_a_change():
+    now, before = several([0.70, 0.72, 0.71]), several([0.80, 0.82, 0.81], seed=20)
+    changes = [in_turn(now, before, Rule(chance)).cells[0].change for chance in (0.05, 1e-12)]
+    assert changes == [Change.WORSE, Change.INCONCLUSIVE]
 
 
 @pytest.mark.long

@@ -40,6 +40,13 @@ def test_what_got_worse_comes_first():
     assert "of 1 cell 1 same" in shown(cell("null", 1.0, Change.SAME))
 
 
+def test_a_changed_cell_is_told_in_one_sentence():
+    text = shown(cell("batch", 0.969, Change.WORSE), cell("backup", 1.05, Change.BETTER), cell("null", 1, Change.SAME))
+    assert "copy, batch: isolates 3 % ± 1 worse than old" in text
+    assert "copy, backup: isolates 5 % ± 1 better than old" in text
+    assert "copy, null: isolates" not in text
+
+
 def test_each_cell_shows_both_factors_and_their_ratio_with_intervals():
     text = shown(cell("memory-copy 100 %", 0.9, Change.WORSE))
     assert all(figure in text for figure in ("0.82 ± 0.01", "0.74 ± 0.01", "0.90 ± 0.01", "1.10 ± 0.02"))

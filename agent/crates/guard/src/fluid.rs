@@ -500,6 +500,15 @@ mod tests {
         assert!(outcomes[2].rounds_below <= ROUNDS_AFTER_LOWER, "{outcomes:?}");
     }
 
+    /// Its answers take longer than a period, and each ends in a pause, so it never uses a whole grant.
+    #[test]
+    fn a_service_whose_packets_wait_at_each_round_gets_its_share_though_it_pauses_between_answers() {
+        let service = Control::Service { bytes: 205_457.644_315_272, pause_ns: 21_000_001 };
+        let policy = start(211_294_303, &[(0, 205_520_606), (0, 196_031_543), (0, 110_382_444)]);
+        let outcomes = simulated(&policy, &[service, Control::Reno, Control::Reno], GuardQueue::Tbf);
+        assert!(outcomes[0].rounds_below <= ROUNDS, "{outcomes:?}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 

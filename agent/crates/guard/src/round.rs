@@ -546,9 +546,11 @@ impl Rounds {
             GuardDemand::Waiting => {
                 let in_a_period = |count: u64| within(count, self.period_ns);
                 let waited = [in_a_period(rates.waited_bits), in_a_period(rates.waited_packets)];
-                // What a sender left unused whose queue is full again, it would have sent if it had had a CPU.
-                let is_full = self.leaves[at].queued.waits && !rates.any_tcp && in_a_period(rates.waiting_bits) > granted.bps / FULL_PART;
-                let missed = if is_full { unused_bps } else { 0 };
+                // What a sender left unused whose queue is full again, it would have sent if it had had a CPU. TCP may also have paused
+                // between two answers, but not if packets waited before too, round after round: then it wants to be done sooner.
+                let is_much = |bits: u64| in_a_period(bits) > granted.bps / FULL_PART;
+                let was_full = if rates.any_tcp { is_much(rates.waited_bits) } else { self.leaves[at].queued.waits };
+                let missed = if was_full && is_much(rates.waiting_bits) { unused_bps } else { 0 };
                 (waited, missed, self.drains_bps(at, rates.waiting_bits))
             }
             GuardDemand::Arrived => ([0; 2], 0, 0),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partywall.blame.decide import Look, Rule
+from partywall.blame.decide import PULSED, Look, Rule
 from partywall.blame.findings import TICKS, look_at
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import waiting
@@ -69,7 +69,7 @@ class Experiment:
             self._slot(np.zeros(len(self._suspects)))
         looks, named = set(self._rule.looks), set[str]()
         depths = self._rule.depths(self._rule.blocks_most)
-        why = "budget"
+        why: str = self._rule.ends_by
         with Held({each.name: each.lever for each in self._suspects}) as held:
             self._held = held
             for block in range(self._rule.blocks_most):
@@ -83,7 +83,8 @@ class Experiment:
                     if look.enough:
                         why = "precision"
                         break
-                if self._lost_s >= self._job.harm * self._job.budget_ns / 1e9:
+                # The rule has counted it before; but slots may last longer than planned.
+                if self._lost_s >= self._job.harm * self._rule.budget_s:
                     why = "harm"
                     break
             self._wait_for_rates()
@@ -136,7 +137,7 @@ class Experiment:
         self._open.append((slot, readings))
         self._complete()
         # All suspects are pulsed alike, so one sum tells what each may have lost at most.
-        self._lost_s += float(depths.max(initial=0.0)) / 2 * slot.length_ns / 1e9
+        self._lost_s += float(depths.max(initial=0.0)) * PULSED * slot.length_ns / 1e9
 
     def _slot(self, depths: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Slot, list[Any]]:
         """A slot without its rates, and the victim's readings at its ticks."""
@@ -174,7 +175,7 @@ class Experiment:
     def _tell(self, look: Look, named: Collection[str]) -> set[str]:
         rows = [(each.suspect, str(each.state), each.taken.value, each.taken.half_width) for each in look.standings]
         self._emit(Seen(Standings(seconds=look.seconds, rows=rows)))
-        self._emit(Left(max(0.0, self._rule.budget_ns / 1e9 - look.seconds)))
+        self._emit(Left(max(0.0, self._rule.longest_s - look.seconds)))
         guilty = {each.suspect for each in look.guilty}
         for name in sorted(guilty.difference(named)):
             self._emit(Note(f"after {look.seconds:.0f} s: {name} slows the victim down; goes on until all are judged"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import math
 import re
@@ -52,14 +53,21 @@ class Queried(Stated):
         self._thread.join(TIMEOUT_S)
 
     def _ask_on(self) -> None:
-        while not self._stopped.wait(EVERY_S):
-            try:
-                self.state(value_of(self._base, self._query))
-                self._failures = 0
-            except FailedError as error:
-                self.state(None)
-                self._failures += 1
-                self._gone = str(error) if self._failures >= SILENT else ""
+        try:
+            while not self._stopped.wait(EVERY_S):
+                self._ask()
+        except Exception as error:  # noqa: BLE001 - who reads the value must learn that it is not asked for any more
+            self.state(None)
+            self._gone = f"{type(error).__name__}: {error}"
+
+    def _ask(self) -> None:
+        try:
+            self.state(value_of(self._base, self._query))
+            self._failures = 0
+        except FailedError as error:
+            self.state(None)
+            self._failures += 1
+            self._gone = str(error) if self._failures >= SILENT else ""
 
     def pids(self) -> list[int]:
         return []
@@ -87,7 +95,7 @@ def check(job: BlameJob) -> None:
     if job.pulse_ns < least_ns:
         said = f"pulses of {units.format_duration(job.pulse_ns)} are shorter than {SCRAPES} scrapes"
         least = units.format_duration(least_ns).replace(" ", "")
-        remedy = f"give --pulse {least} and a --budget for some hundred of them, or scrape more often"
+        remedy = f"give --pulse {least}, a --budget for some hundred of them and --harm 10%, or scrape more often"
         raise UsageError(Problem(said, remedy, key="--pulse"))
 
 
@@ -105,7 +113,7 @@ def value_of(base: str, query: str) -> float:
     if len(samples) != 1:
         remedy = "choose one by its labels, or add them up with sum(…)"
         raise FailedError(f"the query has {len(samples)} series; {remedy if samples else 'nothing matches it now'}")
-    with contextlib.suppress(TypeError, ValueError, IndexError):
+    with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
         if math.isfinite(value := float(samples[0][1])):
             return value
     raise FailedError("the query's value is not a number now")
@@ -130,18 +138,26 @@ def _get(base: str, path: str) -> dict[str, Any]:
             document = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            raise FailedError(_reason(error.read(), error.code)) from None
-    except (OSError, ValueError) as error:
-        raise FailedError(f"{base} does not answer as Prometheus does: {getattr(error, 'reason', error)}") from None
+            raise FailedError(_reason(_body(error), error.code)) from None
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
+        said = getattr(error, "reason", error)
+        raise FailedError(f"{base} does not answer as Prometheus does: {said or type(error).__name__}") from None
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, dict):
         raise FailedError(f"{base} does not answer as Prometheus does")
     return data
 
 
+def _body(error: urllib.error.HTTPError) -> bytes:
+    """What came of the answer; the end of a connection may have cut it."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return error.read()
+    return b""
+
+
 def _reason(body: bytes, status: int) -> str:
     """What Prometheus says about a query that it refuses."""
-    with contextlib.suppress(ValueError, AttributeError):
+    with contextlib.suppress(ValueError, AttributeError, RecursionError):
         if said := json.loads(body).get("error"):
             return f"Prometheus refuses the query: {said}"
     return f"it answered with status {status}"

@@ -121,10 +121,15 @@ def _why_not(path: str, kept_out: set[str], job: BlameJob) -> str:
     """Why a group is no suspect; empty if it is one."""
     if any(tenants.is_below(other, path) for other in kept_out):
         return "is the victim's own group, or that of this command"
-    parts = {part.removesuffix(".service") for part in path.split("/")}
-    if never := parts & {*NEVER, *job.never}:
-        return f"is never touched ({sorted(never)[0]})"
-    return ""
+    parts = path.split("/")
+    own = [part for part in parts if part.endswith(tenants.UNITS)] + parts[-1:]
+    never = [part for part in map(_without_service, own) if part in NEVER]
+    never += [part for part in map(_without_service, parts) if part in job.never]
+    return f"is never touched ({never[0]})" if never else ""
+
+
+def _without_service(part: str) -> str:
+    return part.removesuffix(".service")
 
 
 def _all(groups: Cgroups) -> list[str]:

@@ -114,11 +114,14 @@ class Printed(Counted):
         threading.Thread(target=self._count, args=(stream,), daemon=True).start()
 
     def _count(self, stream: FileIO | None) -> None:
-        if stream is not None:
-            with stream:
-                while part := stream.read(65536):
-                    self._hear(part)
-        self._is_closed = True
+        try:
+            if stream is not None:
+                with stream:
+                    while part := stream.read(65536):
+                        self._hear(part)
+        finally:
+            # Also after an error: nobody reads it any more.
+            self._is_closed = True
 
     def _hear(self, part: bytes) -> None:
         self._lines += part.count(b"\n")
@@ -362,7 +365,7 @@ def _finite(value: Any) -> float | None:
     """The number of a text, or a number; None if it is none, or without end."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

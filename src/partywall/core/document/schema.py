@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -33,6 +34,11 @@ WRITTEN: dict[Any, dict[str, Any]] = {
         "type": "string",
         "pattern": f"{_NUMBER}({_UNITS})?(/s)?\\s*$",
         "description": "a rate such as 5MB/s",
+    },
+    units.parse_packet_rate: {
+        "type": "string",
+        "pattern": f"{_NUMBER}[kMGT]?p?(/s|ps)?\\s*$",
+        "description": "a packet rate such as 80k/s",
     },
     units.parse_share: {"type": "string", "pattern": f"{_NUMBER}%?\\s*$", "description": "a share such as 25% or 0.25"},
     units.switch_as_text: {"type": "boolean"},
@@ -78,3 +84,9 @@ class AsWritten(GenerateJsonSchema):
 def _duration(ns: int) -> str:
     unit, size = next((unit, size) for unit, size in _DURATIONS if ns % size == 0)
     return f"{ns // size}{unit}"
+
+
+def schema_of(model: type[BaseModel], title: str, generator: type[AsWritten] = AsWritten) -> dict[str, Any]:
+    """The schema of a format. title: its name in editors."""
+    schema = model.model_json_schema(by_alias=True, schema_generator=generator)
+    return schema | {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}

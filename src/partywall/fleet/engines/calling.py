@@ -130,7 +130,9 @@ class Calling(ABC):
         last = said.rpartition("\n")[2]
         if (lacks := re.search(r"No module named '?([\w.]+)", last)) is not None:
             python = self.python(place)
-            return f"{python} there lacks {lacks[1]}; install what Partywall needs: {python} -m pip install partywall"
+            return f"{python} there lacks {lacks[1]}; install Partywall there, and set partywall_python (docs/fleet.md)"
+        if "Unknown option: -P" in said:
+            return f"{self.python(place)} there is older than 3.11; set partywall_python"
         if code in (126, 127):
             return f"{self.python(place)} cannot be run there ({last}); set partywall_python"
         return self.explained(place, said, code)
@@ -138,7 +140,7 @@ class Calling(ABC):
 
 def _lasts(done: subprocess.CompletedProcess[bytes]) -> bool:
     """Whether a command would fail again, because it reached the host, and Python could not carry it out."""
-    return done.returncode in (1, 126, 127)
+    return done.returncode in (1, 2, 126, 127)
 
 
 def shell(words: Sequence[str], place: Place, package: str = "") -> list[str]:

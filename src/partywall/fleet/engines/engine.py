@@ -46,7 +46,10 @@ class Engine(Protocol):
         ...
 
     def fetch(self, host: str, run: str, since: Mapping[str, int]) -> Look:
-        """The state of a run, with what its files have beyond these offsets, by name. Raises Unreachable."""
+        """The state of a run, with what its files have beyond these offsets, by name. Raises Unreachable.
+
+        Parts of files that only grow (`record.GROWING`) may come again. Those of others must be of this call.
+        """
         ...
 
     def stop(self, host: str, run: str, token: int) -> State:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.fleet.findings import judging, sharing
-from partywall.fleet.findings.judging import FALSE_DISCOVERIES, MIN_HOSTS, Admitted, Gated
+from partywall.fleet.findings.allocating import is_open
+from partywall.fleet.findings.judging import FALSE_DISCOVERIES, MIN_HOSTS, Admitted, Flags, Gated
 from partywall.fleet.findings.pooling import Floats, Posterior, fitted, moderated
 from partywall.fleet.findings.sharing import Shared
 from partywall.fleet.record import Cell, Measured
@@ -29,10 +31,15 @@ class Reading:
     errors: Floats
     blocks: Floats
 
-    @property
+    @cached_property
     def moderated(self) -> Floats:
         """Standard errors that borrow from each other."""
-        return moderated(self.errors, self.blocks - 1)
+        return moderated(self.errors, self.blocks)
+
+    @cached_property
+    def sound(self) -> Flags:
+        """The hosts that make up the fleet."""
+        return judging.sound(self.values, self.moderated)
 
 
 @dataclass(frozen=True)
@@ -81,13 +88,13 @@ class FleetFindings:
     failed: Mapping[str, str]
     shared: tuple[Shared, ...] = ()
 
-    @property
+    @cached_property
     def outliers(self) -> list[tuple[FleetCell, HostCell]]:
         """The most certain first."""
         every = [(cell, host) for cell in self.cells for host in cell.hosts if host.is_outlier]
         return sorted(every, key=lambda each: (not each[1].is_worse, each[1].chance))
 
-    @property
+    @cached_property
     def worse(self) -> list[str]:
         """The hosts that are worse than the fleet in some cell."""
         return list(dict.fromkeys(host.host for _, host in self.outliers if host.is_worse))
@@ -106,7 +113,7 @@ def findings_of(measured: Mapping[str, Measured], failed: Mapping[str, str]) -> 
         why = "; ".join(failed.values()) or "it ended before the first host was measured"
         raise TrialError(f"no host was measured: {why}")
     readings = readings_of(measured.values())
-    held = judging.outliers([(each.values, each.moderated) for each in readings])
+    held = judging.outliers([(each.values, each.moderated) for each in readings], [each.sound for each in readings])
     cells = tuple(_cell(reading, chances) for reading, chances in zip(readings, held, strict=True))
     every = FleetFindings(cells, measured, failed)
     facts = [{**each.facts} for each in measured.values()]
@@ -137,6 +144,16 @@ def error_of(cell: Cell) -> float:
     return max(math.log(cell.high / cell.low) / reach, 1e-6)
 
 
+def opened(measured: Mapping[str, Measured]) -> set[str]:
+    """The hosts of which further blocks may decide whether they are worse than the fleet in some cell."""
+    left = set()
+    for reading in readings_of(measured.values()):
+        shares = np.array([measured[host].share for host in reading.hosts])
+        flags = is_open(reading.values, reading.moderated, shares)
+        left |= {host for host, flag in zip(reading.hosts, flags, strict=True) if flag}
+    return left
+
+
 def _cell(reading: Reading, chances: Floats) -> FleetCell:
     if len(reading.hosts) < MIN_HOSTS:
         middle = float(np.median(reading.values))
@@ -146,7 +163,7 @@ def _cell(reading: Reading, chances: Floats) -> FleetCell:
         ]
         return FleetCell(reading.name, reading.is_rate, tuple(hosts))
     errors = reading.moderated
-    sound = judging.sound(reading.values, errors)
+    sound = reading.sound
     fit, every = fitted(reading.values, errors), Posterior(reading.values, errors)
     unseen = Posterior(reading.values[sound], errors[sound]).predicted()
     centres, deviations = every.shrunk
@@ -217,8 +234,6 @@ def admitted(host: Measured, fleet: Sequence[Measured], margin: float) -> dict[s
     judged = {}
     for each in readings:
         cell = own[each.name]
-        errors = each.moderated
-        is_sound = judging.sound(each.values, errors)
-        posterior = Posterior(each.values[is_sound], errors[is_sound])
+        posterior = Posterior(each.values[each.sound], each.moderated[each.sound])
         judged[each.name] = judging.admit(posterior, math.log(cell.value), error_of(cell), margin, len(readings))
     return judged

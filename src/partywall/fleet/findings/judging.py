@@ -40,16 +40,18 @@ def adjusted(chances: Floats) -> Floats:
     return held
 
 
-def outliers(cells: Sequence[tuple[Floats, Floats]]) -> list[Floats]:
+def outliers(cells: Sequence[tuple[Floats, Floats]], inside: Sequence[Flags] | None = None) -> list[Floats]:
     """The adjusted p-value of each host in each cell. cells: values and standard errors, each of shape (hosts,).
 
-    A host is compared with the others that make up the fleet of its cell. All cells are judged together.
+    A host is compared with the others that make up the fleet of its cell. All cells are judged together. inside: what
+    `sound` says of each cell, if it is known.
     """
     held = [np.ones(len(values)) for values, _ in cells]
     judged = [place for place, (values, _) in enumerate(cells) if len(values) >= MIN_HOSTS]
     if not judged:
         return held
-    every = adjusted(np.concatenate([_beyond(*cells[place], sound(*cells[place])) for place in judged]))
+    known = {place: sound(*cells[place]) if inside is None else inside[place] for place in judged}
+    every = adjusted(np.concatenate([_beyond(*cells[place], known[place]) for place in judged]))
     ends = np.cumsum([len(cells[place][0]) for place in judged])[:-1]
     for place, chances in zip(judged, np.split(every, ends), strict=True):
         held[place] = chances
@@ -67,13 +69,13 @@ def sound(values: Floats, errors: Floats) -> Flags:
     middle = np.median(values)
     scale = MAD * float(np.median(np.abs(values - middle)))
     order = np.argsort(-np.abs(values - middle) / np.hypot(errors, scale), kind="stable")
-    left, last = np.ones(count, bool), 0
+    fleet, left, last = Posterior(values, errors), np.ones(count, bool), 0
     for removed, host in enumerate(order[: (count - 1) // 2], start=1):
         if removed - last > PATIENCE:
             break
         left[host] = False
-        one = slice(host, host + 1)
-        chance = Posterior(values[left], errors[left]).chance_beyond(values[one], errors[one])[0]
+        fleet.leave_out(int(left[:host].sum()))
+        chance = fleet.chance_beyond(values[host : host + 1], errors[host : host + 1])[0]
         # Any of those that were left could have been the farthest one.
         if chance * (count - removed + 1) <= TAKEN_AWAY:
             last = removed

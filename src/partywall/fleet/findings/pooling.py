@@ -33,17 +33,19 @@ STEPS = 60
 """Halvings, more than a double has digits."""
 
 
-def moderated(errors: Floats, freedom: Floats) -> Floats:
+def moderated(errors: Floats, blocks: Floats) -> Floats:
     """Standard errors that borrow from each other, because one of a few blocks is itself uncertain.
 
-    Each variance is drawn towards the fleet's, by as much as the variances scatter no more than chance explains
-    (Smyth's moderated variance). errors, freedom: shape (hosts,). A host whose noise is truly different keeps its own.
+    The variance of a block is drawn towards the fleet's, by as much as the variances scatter no more than chance
+    explains (Smyth's moderated variance). errors, blocks: shape (hosts,). A host whose noise is truly different keeps
+    its own.
     """
     from scipy import special  # noqa: PLC0415 - slow to import
 
-    variances = np.maximum(errors**2, np.finfo(float).tiny)
-    if len(variances) < 3:
-        return np.sqrt(variances)
+    if len(errors) < 3:
+        return errors
+    variances = np.maximum(errors**2 * blocks, np.finfo(float).tiny)
+    freedom = blocks - 1
     half = freedom / 2
     logs = np.log(variances) - special.digamma(half) + np.log(half)
     excess = logs.var(ddof=1) - special.polygamma(1, half).mean()
@@ -52,9 +54,8 @@ def moderated(errors: Floats, freedom: Floats) -> Floats:
     else:
         own = 2 * _inverse_trigamma(float(excess))
         centre = float(np.exp(logs.mean() + special.digamma(own / 2) - np.log(own / 2)))
-    if own == 0.0:
-        return np.full_like(errors, np.sqrt(centre))
-    pooled: Floats = np.sqrt((own * centre + freedom * variances) / (own + freedom))
+    drawn = centre if own == 0.0 else (own * centre + freedom * variances) / (own + freedom)
+    pooled: Floats = np.sqrt(drawn / blocks)
     return pooled
 
 
@@ -139,12 +140,29 @@ class Posterior:
         widest = max(REACH * float(np.std(values)), REACH * float(np.median(errors)), REACH / 2 * PRIOR_SCALE)
         self.spreads = widest * np.linspace(0, 1, GRID) ** 2
         self._weights = 1 / (errors[:, None] ** 2 + self.spreads**2)
-        total = self._weights.sum(axis=0)
-        self.means = (self._weights * values[:, None]).sum(axis=0) / total
-        self.mean_variances = 1 / total
-        residual = (self._weights * (values[:, None] - self.means) ** 2).sum(axis=0)
-        logs = 0.5 * (np.log(self._weights).sum(axis=0) - np.log(total) - residual)
-        logs -= np.log1p((self.spreads / PRIOR_SCALE) ** 2)
+        self._centre = float(np.median(values))
+        self._derive(self._sums(slice(None)).sum(axis=1))
+
+    def leave_out(self, place: int) -> None:
+        """Takes a host out, and keeps the grid. It costs as much as one host, however many there are."""
+        left = self._total - self._sums(slice(place, place + 1))[:, 0]
+        self.values, self.errors = np.delete(self.values, place), np.delete(self.errors, place)
+        self._weights = np.delete(self._weights, place, axis=0)
+        self.__dict__.pop("shrunk", None)
+        self._derive(left)
+
+    def _sums(self, places: slice) -> Floats:
+        """What hosts add to the sums that a posterior is made of. Shape (4, hosts, grid)."""
+        weights, away = self._weights[places], (self.values[places] - self._centre)[:, None]
+        return np.stack([weights, weights * away, weights * away**2, np.log(weights)])
+
+    def _derive(self, total: Floats) -> None:
+        self._total = total
+        weights, away, squares, logs = total
+        self.means = self._centre + away / weights
+        self.mean_variances = 1 / weights
+        logs = 0.5 * (logs - np.log(weights) - (squares - away**2 / weights))
+        logs = logs - np.log1p((self.spreads / PRIOR_SCALE) ** 2)
         density = np.exp(logs - logs.max()) * np.gradient(self.spreads)
         self.chances = density / density.sum()
 

@@ -15,7 +15,7 @@ from typing import Any
 from partywall import units
 from partywall.errors import Problem, UsageError
 from partywall.files import write_whole
-from partywall.fleet.ledger.lease import Book, Lease, Phase, State, boot_id, now_ns, state_of
+from partywall.fleet.ledger.lease import Book, Kernel, Lease, Phase, State, state_of
 from partywall.host.label import not_ours
 from partywall.sandbox import measuring
 
@@ -55,14 +55,13 @@ def launch(root: Path, lease: Lease, lock: int) -> None:
 
 
 class Ledger:
-    """The ledger of a host. clock, boot: of the host; lock: takes the lock of measurements; begin: starts a keeper."""
+    """The ledger of a host. kernel: of the host; lock: takes the lock of measurements; begin: starts a keeper."""
 
     def __init__(
         self,
         root: Path,
         *,
-        clock: Callable[[], int] = now_ns,
-        boot: Callable[[], str] = boot_id,
+        kernel: Kernel | None = None,
         lock: Callable[[], int | None] = measuring.lock_alone,
         begin: Callable[[Path, Lease, int], None] = launch,
         program: Sequence[str] = PROGRAM,
@@ -70,14 +69,13 @@ class Ledger:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if why := not_ours(root):
             raise UsageError(Problem(f"{why}; a ledger needs a private folder", "set $PARTYWALL_FLEET", str(root)))
-        self.book = Book(root)
-        self._clock, self._boot, self._lock, self._begin, self._program = clock, boot, lock, begin, program
+        self.book = Book(root, kernel)
+        self._lock, self._begin, self._program = lock, begin, program
 
     def state(self, run: str) -> State:
         """What is known of a run. Changes nothing."""
         lease = self.book.lease()
-        seen = self.book.seen(lease, self._clock(), self._boot())
-        return state_of(run, lease, seen, self.book.begun(run), self.book.exits(run))
+        return state_of(run, lease, self.book.seen(lease), self.book.begun(run), self.book.exits(run))
 
     def ensure(self, order: Order, token: int) -> State:
         """Begins an attempt unless it has begun, and extends the lease of one that is going.
@@ -122,13 +120,14 @@ class Ledger:
         lease = self.book.lease()
         if lease is None or lease.is_stopped:
             return self.state(order.run)
-        until = max(lease.expires_ns, self._clock() + round(order.term_s * 1e9))
+        until = max(lease.expires_ns, self.book.kernel.now_ns() + round(order.term_s * 1e9))
         self.book.put(dataclasses.replace(lease, expires_ns=until, token=token))
         return self.state(order.run)
 
     def _granted(self, order: Order, token: int) -> State:
-        before, now = self.book.lease(), self._clock()
-        if before is not None and before.run != order.run and self._is_held(before, now):
+        before, kernel = self.book.lease(), self.book.kernel
+        now = kernel.now_ns()
+        if before is not None and before.run != order.run and self._is_held(before):
             left = units.format_duration(max(0, before.expires_ns - now))
             return self._refused(order.run, f"run {before.run} holds this host for {left} at most")
         lock = self._lock()
@@ -137,9 +136,12 @@ class Ledger:
             return self._refused(order.run, f"this host is being measured by {whom}")
         try:
             self._write(order)
+            if before is not None and before.run != order.run and before.attempt not in self.book.exits(before.run):
+                # Afterwards the lease no longer says that there was such an attempt.
+                self.book.ended(before, State(Phase.DIED, why="it left no exit code"))
             lease = self.book.put(
                 Lease(
-                    (before.grant if before else 0) + 1, order.run, order.attempt, token, self._boot(),
+                    (before.grant if before else 0) + 1, order.run, order.attempt, token, kernel.boot(),
                     now, now + round(order.term_s * 1e9),
                 )
             )  # fmt: skip
@@ -149,9 +151,9 @@ class Ledger:
             os.close(lock)
         return self.state(order.run)
 
-    def _is_held(self, lease: Lease, now: int) -> bool:
+    def _is_held(self, lease: Lease) -> bool:
         is_over = lease.attempt in self.book.exits(lease.run)
-        return not is_over and self.book.seen(lease, now, self._boot()).phase(lease) is not Phase.DIED
+        return not is_over and self.book.seen(lease).phase(lease) is not Phase.DIED
 
     def _write(self, order: Order) -> None:
         folder = self.book.folder(order.run)

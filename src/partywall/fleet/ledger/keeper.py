@@ -15,20 +15,46 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Protocol, Self
 
 from partywall.files import write_whole
-from partywall.fleet.ledger.lease import Book, Lease, Phase, State, boot_id, now_ns
-from partywall.host.label import start_ticks
+from partywall.fleet.ledger.lease import Book, Lease, Phase, State
 
 LOOK_S = 0.2
 """Time between two looks at the lease. A look that finds it unchanged costs the host two system calls."""
-LOST_S = 0.5
+LOST_NS = 500_000_000
 """Time between SIGTERM and SIGKILL for a command whose lease was taken away."""
-STOP_S = 60.0
+STOP_NS = 60_000_000_000
 """The same for one that was stopped: it removes what it made, and writes its results."""
 EARLY_NS = 10_000_000_000
 """How long before its lease expires a command gets SIGTERM; a tenth of a shorter lease."""
 EXPIRED = "its lease expired"
+
+
+class Ends(Protocol):
+    """A command that goes on or has ended, with everything in its process group."""
+
+    def poll(self) -> int | None:
+        """The exit code; None while it goes on."""
+        ...
+
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+class Command(subprocess.Popen[bytes]):
+    """The command of an attempt, with everything in its process group."""
+
+    def __init__(self, folder: Path) -> None:
+        argv = json.loads((folder / "order.json").read_text(encoding="utf-8"))["argv"]
+        with (folder / "result.json").open("wb") as result, (folder / "output.txt").open("ab") as output:
+            super().__init__(
+                ["setpriv", "--pdeathsig", "TERM", "--", *argv], cwd=folder, stdin=subprocess.DEVNULL,
+                stdout=result, stderr=output, close_fds=False, process_group=0, env=os.environ | {"COLUMNS": "120"},
+            )  # fmt: skip
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
 
 class Keeper:
@@ -39,22 +65,21 @@ class Keeper:
         self._folder, self._file = book.folder(lease.run), book.root / "lease.json"
         self._stamp: tuple[int, int] | None = None
         self._known: Lease | None = lease
-        self._process: subprocess.Popen[bytes] | None = None
         self._why: tuple[Phase, str] | None = None
-        self._kill_at = float("inf")
+        self._kill_at_ns = float("inf")
 
     @classmethod
-    def begun(cls, book: Book, grant: int) -> Keeper | None:
+    def begun(cls, book: Book, grant: int, pid: int) -> Self | None:
         """Takes over a grant, and says so in the ledger. None if the lease has gone to somebody else."""
         with book.locked():
-            lease = book.lease()
-            if lease is None or lease.grant != grant or lease.boot != boot_id() or lease.pid is not None:
+            lease, kernel = book.lease(), book.kernel
+            if lease is None or lease.grant != grant or lease.boot != kernel.boot() or lease.pid is not None:
                 return None
-            if lease.is_stopped or now_ns() >= lease.expires_ns:
+            if lease.is_stopped or kernel.now_ns() >= lease.expires_ns:
                 phase, why = (Phase.STOPPED, "it was stopped") if lease.is_stopped else (Phase.LOST, EXPIRED)
                 book.ended(lease, State(phase, why=f"{why} before it began"))
                 return None
-            lease = book.put(dataclasses.replace(lease, pid=os.getpid(), start_ticks=start_ticks(os.getpid())))
+            lease = book.put(dataclasses.replace(lease, pid=pid, start_ticks=kernel.ticks(pid)))
             write_whole(book.folder(lease.run) / f"begun-{lease.attempt}", "", durable=True)
             book.note("began", lease)
         return cls(book, lease)
@@ -62,42 +87,37 @@ class Keeper:
     def run(self) -> None:
         """Carries out the attempt, and stores how it ended."""
         try:
-            self._start()
+            command = Command(self._folder)
         except OSError as error:
             self._store(State(Phase.ENDED, exit=127, why=f"{error.filename or 'the command'}: {error.strerror}"))
             return
-        process = self._process
-        assert process is not None  # noqa: S101 - _start has set it
-        while process.poll() is None:
+        while not self.is_over(command):
             time.sleep(LOOK_S)
-            self._look()
-        self._signal(signal.SIGKILL)
+
+    def is_over(self, command: Ends) -> bool:
+        """Looks at the lease, and stores how the command ended once it has."""
+        code = command.poll()
+        if code is None:
+            self._look(command)
+            return False
+        command.signal(signal.SIGKILL)
         phase, why = self._why or (Phase.ENDED, "")
-        if why and process.returncode == -signal.SIGKILL:
+        if why and code == -signal.SIGKILL:
             self._clean_up()
-        self._store(State(phase, exit=process.returncode, why=why))
+        self._store(State(phase, exit=code, why=why))
+        return True
 
-    def _start(self) -> None:
-        argv = json.loads((self._folder / "order.json").read_text(encoding="utf-8"))["argv"]
-        with (self._folder / "result.json").open("wb") as result, (self._folder / "output.txt").open("ab") as output:
-            self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "TERM", "--", *argv], cwd=self._folder, stdin=subprocess.DEVNULL,
-                stdout=result, stderr=output, close_fds=False, process_group=0, env=os.environ | {"COLUMNS": "120"},
-            )  # fmt: skip
-
-    def _look(self) -> None:
+    def _look(self, command: Ends) -> None:
         """Ends the command if the lease is lost, is about to expire, or the run was stopped."""
-        lease, now = self._newest(), now_ns()
+        lease, now = self._newest(), self._book.kernel.now_ns()
         if lease is None or (lease.grant, lease.granted_ns) != (self._lease.grant, self._lease.granted_ns):
-            self._end(Phase.LOST, "its lease was taken away", LOST_S)
-        elif now >= lease.expires_ns:
-            self._end(Phase.LOST, EXPIRED, 0.0)
+            self._end(command, Phase.LOST, "its lease was taken away", now + LOST_NS)
         elif now >= lease.expires_ns - min(EARLY_NS, (lease.expires_ns - lease.granted_ns) // 10):
-            self._end(Phase.LOST, EXPIRED, (lease.expires_ns - now) / 1e9)
+            self._end(command, Phase.LOST, EXPIRED, lease.expires_ns)
         elif lease.is_stopped:
-            self._end(Phase.STOPPED, "it was stopped", STOP_S)
-        if time.monotonic() >= self._kill_at:
-            self._signal(signal.SIGKILL)
+            self._end(command, Phase.STOPPED, "it was stopped", now + STOP_NS)
+        if now >= self._kill_at_ns:
+            command.signal(signal.SIGKILL)
 
     def _newest(self) -> Lease | None:
         """The lease as it is now. It is replaced whole, so an unchanged file has the same inode."""
@@ -109,18 +129,12 @@ class Keeper:
             self._stamp, self._known = stamp, self._book.lease()
         return self._known
 
-    def _end(self, phase: Phase, why: str, within_s: float) -> None:
+    def _end(self, command: Ends, phase: Phase, why: str, by_ns: int) -> None:
         """Asks the command to end. A later reason may only shorten its time."""
         if self._why is None or self._why[0] is not phase:
             self._why = phase, why
-            self._signal(signal.SIGTERM)
-        self._kill_at = min(self._kill_at, time.monotonic() + within_s)
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the command and everything in its process group."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+            command.signal(signal.SIGTERM)
+        self._kill_at_ns = min(self._kill_at_ns, by_ns)
 
     def _clean_up(self) -> None:
         """Removes what a killed command could not remove. The lock of measurements is held meanwhile."""
@@ -136,7 +150,7 @@ class Keeper:
 
 
 def main(root: str, grant: str) -> None:
-    keeper = Keeper.begun(Book(Path(root)), int(grant))
+    keeper = Keeper.begun(Book(Path(root)), int(grant), os.getpid())
     if keeper is not None:
         keeper.run()
 

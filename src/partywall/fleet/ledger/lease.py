@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -129,7 +129,7 @@ def state_of(run: str, lease: Lease | None, seen: Seen, begun: int, exits: Mappi
     Pure, so that a look from elsewhere and the ledger itself agree.
     """
     own = lease if lease is not None and lease.run == run else None
-    attempt = max(begun, own.attempt if own else 0)
+    attempt = max(begun, own.attempt if own else 0, *exits)
     if attempt == 0:
         return State(Phase.NONE)
     if attempt in exits:
@@ -146,11 +146,20 @@ def state_of(run: str, lease: Lease | None, seen: Seen, begun: int, exits: Mappi
     return State(phase, attempt, left_s=(own.expires_ns - seen.now_ns) / 1e9)
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """What a ledger asks the kernel of its host. ticks: when a process started, in ticks; None if it does not exist."""
+
+    now_ns: Callable[[], int] = now_ns
+    boot: Callable[[], str] = boot_id
+    ticks: Callable[[int], int | None] = start_ticks
+
+
 class Book:
     """The files below a ledger's folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, kernel: Kernel | None = None) -> None:
+        self.root, self.kernel = root, kernel or Kernel()
 
     def folder(self, run: str) -> Path:
         return self.root / "runs" / run
@@ -176,7 +185,7 @@ class Book:
     def note(self, what: str, lease: Lease | None, **more: Any) -> None:
         """Appends a line to the ledger's own account."""
         about = {} if lease is None else {"run": lease.run, "attempt": lease.attempt, "grant": lease.grant}
-        line = {"at_ns": now_ns(), "boot": boot_id(), "what": what, **about, **more}
+        line = {"at_ns": self.kernel.now_ns(), "boot": self.kernel.boot(), "what": what, **about, **more}
         append_whole(self.root / "ledger.jsonl", json.dumps(line).encode())
 
     def begun(self, run: str) -> int:
@@ -193,6 +202,7 @@ class Book:
         write_whole(self.folder(lease.run) / f"exit-{lease.attempt}", json.dumps(content), durable=True)
         self.note(str(state.phase), lease, exit=state.exit, why=state.why)
 
-    def seen(self, lease: Lease | None, now: int, boot: str) -> Seen:
+    def seen(self, lease: Lease | None) -> Seen:
         """What tells whether a lease is held now."""
-        return Seen(boot, now, start_ticks(lease.pid) if lease is not None and lease.pid is not None else None)
+        ticks = self.kernel.ticks(lease.pid) if lease is not None and lease.pid is not None else None
+        return Seen(self.kernel.boot(), self.kernel.now_ns(), ticks)

@@ -23,6 +23,7 @@ _SCRIPT = (
     'case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac',
     "say boot $(cat /proc/sys/kernel/random/boot_id)",
     "say up $(cut -d. -f1 /proc/uptime)",
+    "read load rest < /proc/loadavg; say load $load $(nproc)",
     'lease=$(cat "$root/lease.json" 2>/dev/null); say lease "$lease"',
     'pid=${lease#*\\"pid\\": }; pid=${pid%%,*}',
     'case $pid in ""|*[!0-9]*) ;; *) stat=$(cat /proc/$pid/stat 2>/dev/null) && say stat "${stat##*) }";; esac',
@@ -59,10 +60,14 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look brought: the state of the run, and parts of its files."""
+    """What a look brought: the state of the run, and parts of its files.
+
+    load: tasks that run or wait for a disk, a CPU, on average of a minute; None if it is not known.
+    """
 
     state: State
     chunks: tuple[Chunk, ...] = ()
+    load: float | None = None
 
 
 def parsed(answer: bytes, run: str) -> Look:
@@ -103,4 +108,6 @@ def parsed(answer: bytes, run: str) -> Look:
     ticks = int(fields[19]) if len(fields) > 19 and fields[0] != "Z" else None
     lease = Lease.parsed(facts.get("lease", ""))
     state = state_of(run, lease, Seen(facts["boot"], int(facts["up"]) * 10**9, ticks), begun, exits)
-    return Look(State(**{**vars(state), "files": files}), tuple(chunks))
+    tasks, _, cpus = facts.get("load", "").partition(" ")
+    load = float(tasks) / int(cpus) if cpus else None
+    return Look(State(**{**vars(state), "files": files}), tuple(chunks), load)

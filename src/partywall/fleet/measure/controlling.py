@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from partywall.errors import Exit, PartywallError
+from partywall.errors import Exit, PartywallError, TrialError
 from partywall.events import Doing, Emit, Left, Note, Seen
 from partywall.fleet.engines.engine import Engine
+from partywall.fleet.findings.findings import opened
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, Progress
+from partywall.fleet.measure.following import Follower, Given, NotNow, Progress, Superseded, Time
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
+AGAIN_S = 30.0
+"""How long a host that may not begin yet waits until it is asked again."""
 
 
 class Controller:
@@ -31,7 +35,7 @@ class Controller:
 
     def run(self) -> None:
         """Measures what is left. Raises KeyboardInterrupt after Ctrl-C; hosts measure on then."""
-        token, attempts, done = self._record.begin(), self._record.attempts(), self._record.measured
+        token, done = self._record.begin(), self._record.measured
         for name in done:
             self._put(Standing(name, "measured", 1.0))
         places = [place for place in self._job.places if place.name not in done]
@@ -42,43 +46,61 @@ class Controller:
             for group in (first, rest):
                 if harm := self._harm():
                     self._hold(rest, harm)
-                    break
-                self._together(group, token, attempts)
+                    return
+                self._together(group, token, 1)
+            for number in range(2, self._job.rounds + 1):
+                self._together(self._open(number), token, number)
         finally:
             self._over.set()
 
-    def _together(self, places: Sequence[Place], token: int, attempts: dict[str, int]) -> None:
+    def _open(self, number: int) -> list[Place]:
+        """The hosts that a round measures: those of the one before that are open, or that it has begun with."""
+        measured, tried, share = self._record.measured, self._record.attempts(), number / self._job.rounds
+        left = opened(measured) | {name for name, line in tried.items() if line.share == share}
+        before = {name for name, line in measured.items() if math.isclose(line.share, share - 1 / self._job.rounds)}
+        return [place for place in self._job.places if place.name in left & before]
+
+    def _together(self, places: Sequence[Place], token: int, number: int) -> None:
+        """Measures hosts for a round."""
+        share, tried = number / self._job.rounds, self._record.attempts()
+        going: dict[Future[Measured], Place] = {}
+        waiting = [(0.0, place) for place in places]
+        for place in places:
+            self._put(Standing(place.name, "waits"))
         with ThreadPoolExecutor(self._job.at_once) as pool:
             try:
-                futures = {
-                    pool.submit(self._follower(place, token).follow, attempts.get(place.name, 0)): place.name
-                    for place in places
-                }
-                for future in self._ended(futures):
-                    self._take(futures[future], future)
+                while (waiting or going) and not (self._over.is_set() and not going):
+                    now_s, later = time.monotonic(), []
+                    for when_s, place in waiting:
+                        if when_s > now_s:
+                            later.append((when_s, place))
+                            continue
+                        attempt = _attempt(tried.get(place.name), share)
+                        going[pool.submit(self._follower(place, token, share).follow, attempt)] = place
+                    self._listen(STEP_S)
+                    over = [(future, going.pop(future)) for future in list(going) if future.done()]
+                    busy = [place for future, place in over if not self._take(place.name, future)]
+                    waiting = [*later, *((time.monotonic() + AGAIN_S, place) for place in busy)]
+                if self._over.is_set():
+                    path = self._record.path
+                    said = "partywall fleet stop or another controller has taken over, so this one ends"
+                    raise TrialError(f"{said}; later: partywall fleet run --resume {path}")  # noqa: TRY301
+            except TrialError:
+                raise
             except BaseException:
                 self._over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
-                if going := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
-                    said = f"{', '.join(going)} measure on; partywall fleet stop {self._record.path} ends them"
+                if left := [name for name, row in self._table.items() if row.share is not None and row.share < 1]:
+                    said = f"{', '.join(left)} measure on; partywall fleet stop {self._record.path} ends them"
                     self._emit(Note(said))
                 raise
 
-    def _ended(self, going: dict[Future[Measured], str]) -> Iterator[Future[Measured]]:
-        """The hosts in the order in which they end. Meanwhile what they say is written and shown."""
-        left = set(going)
-        while left:
-            self._listen()
-            over = {future for future in left if future.done()}
-            left -= over
-            yield from over
-
-    def _listen(self) -> None:
-        """Takes what hosts said for a moment."""
-        until, is_news = time.monotonic() + STEP_S, False
-        while (wait_s := until - time.monotonic()) > 0:
+    def _listen(self, for_s: float) -> None:
+        """Takes what hosts have said, and what they say for a moment."""
+        until, is_news = time.monotonic() + for_s, False
+        while time.monotonic() < until + STEP_S:
             try:
-                said = self._queue.get(timeout=wait_s)
+                said = self._queue.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
             is_news = True
@@ -92,34 +114,39 @@ class Controller:
         if is_news:
             self._show()
 
-    def _follower(self, place: Place, token: int) -> Follower:
-        record = self._record
-        home = record.home(place.name)
+    def _follower(self, place: Place, token: int, share: float) -> Follower:
+        record, home = self._record, self._record.home(place.name)
+        # An attempt is written before it is ordered, so that a controller that follows knows of it.
         return Follower(
-            place, self._engine, self._job, record.name, token, home, self._tried, self._queue.put, self._over
-        )
-
-    def _tried(self, host: str, attempt: int) -> None:
-        """Writes an attempt before it is ordered, so that a controller that follows knows of it."""
-        self._write(Tried(host=host, attempt=attempt))
+            place, self._engine, self._job, record.name, token, home, self._write, self._queue.put,
+            Time(self._over), share,
+        )  # fmt: skip
 
     def _write(self, line: Tried | Became | Measured | Failed) -> None:
         with self._lock:
             self._record.stream.append(line)
 
-    def _take(self, host: str, future: Future[Measured]) -> None:
-        """Writes what became of a host."""
-        self._listen()
+    def _take(self, host: str, future: Future[Measured]) -> bool:
+        """Writes what became of a host. Returns False if it may not begin yet."""
+        self._listen(0.0)
         try:
             measured = future.result()
+        except Superseded:
+            self._over.set()
+            return True
         except Given:
-            return
+            return True
+        except NotNow as why:
+            self._put(Standing(host, "waits", why=str(why)))
+            self._show()
+            return False
         except PartywallError as error:
             self._fail(host, str(error))
         else:
             self._write(measured)
             self._put(Standing(host, "measured", 1.0))
         self._show()
+        return True
 
     def _fail(self, host: str, why: str) -> None:
         self._write(Failed(host=host, why=why))
@@ -148,5 +175,12 @@ class Controller:
         done = sum(row.state in ("measured", "failed") for row in rows)
         self._emit(Doing(f"{done} of {len(rows)} hosts"))
         rounds = -(-(len(rows) - done) // self._job.at_once)
-        self._emit(Left(rounds * self._job.seconds))
+        self._emit(Left(rounds * self._job.seconds / self._job.rounds))
         self._emit(Seen(rows, is_kept=False))
+
+
+def _attempt(tried: Tried | None, share: float) -> int:
+    """The attempt that may have begun to measure a share, or the first that will."""
+    if tried is None:
+        return 1
+    return tried.attempt if tried.share >= share else tried.attempt + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import threading
@@ -17,13 +18,15 @@ from partywall.fleet.job import FleetJob
 from partywall.fleet.ledger.granting import OLDER, Order
 from partywall.fleet.ledger.lease import Phase, State
 from partywall.fleet.ledger.look import CHUNK
-from partywall.fleet.record import Cell, Home, Measured
+from partywall.fleet.record import Cell, Home, Measured, Tried
 
 T = TypeVar("T")
 PLAN = "plan.json"
 """The file of a run's record without which it cannot be continued."""
+FIRST_S = 15.0
+"""How long the first request to a host is repeated while there is no answer."""
 UNREACHED_S = 120.0
-"""How long requests to a host without an answer are repeated."""
+"""The same for later ones."""
 RELEASED_S = 60.0
 """How long an attempt waits for what is left of the one before."""
 PAUSE_S = 2.0
@@ -31,10 +34,19 @@ ANSWERED = (0, 1, 3)
 """Exit codes of a command that has findings."""
 UNFINISHED = (Phase.DIED, Phase.LOST, Phase.STOPPED)
 WORDS_MOST = 300
+_ODD = "its ledger no longer knows the run that it had begun; --resume begins it again"
 
 
 class Given(Exception):  # noqa: N818 - it is no error
     """The controller ends. Hosts measure on."""
+
+
+class Superseded(Given):
+    """A newer controller or `fleet stop` has taken over, so that this controller ends."""
+
+
+class NotNow(Exception):  # noqa: N818 - it is no error
+    """The policy does not allow to begin on a host now. The message says why."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +60,27 @@ class Progress:
     share: float | None = None
 
 
+class Time:
+    """The clock of those who follow hosts, and how they wait. over: ends them all."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self._over = over
+
+    def now(self) -> float:
+        """Seconds of a clock that never steps."""
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Waits. Raises Given if the controller ends meanwhile."""
+        if self._over.wait(seconds):
+            raise Given
+
+
 class Follower:
-    """Follows one host. tried: says that an attempt is about to be ordered; say: what happens; over: ends it."""
+    """Follows one host. tried: says that an attempt is about to be ordered; say: what happens.
+
+    share: of its time that the host has measured when it has ended.
+    """
 
     def __init__(
         self,
@@ -59,64 +90,94 @@ class Follower:
         run: str,
         token: int,
         home: Home,
-        tried: Callable[[str, int], None],
+        tried: Callable[[Tried], None],
         say: Callable[[Progress], None],
-        over: threading.Event,
+        time: Time,
+        share: float = 1.0,
     ) -> None:
         self._host, self._engine, self._job, self._run, self._token = place.name, engine, job, run, token
-        self._home, self._tried, self._say, self._over = home, tried, say, over
+        self._home, self._tried, self._say, self._time, self._share = home, tried, say, time, share
         self._began_s: float | None = None
 
     def follow(self, attempt: int) -> Measured:
-        """Measures the host. attempt: the last one that was ordered; 0 for none. TrialError if it fails for good."""
-        state = self._patiently(lambda: self._engine.state(self._host, self._run), UNREACHED_S)
+        """Measures the host. attempt: the first that may measure this share.
+
+        TrialError if it fails for good; NotNow if the host may not begin yet.
+        """
+        self._time.pause(0)
+        state = self._patiently(lambda: self._engine.state(self._host, self._run), FIRST_S)
         # What was stopped or died before this controller began goes on.
         attempt = state.attempt + 1 if state.phase in UNFINISHED else max(attempt, state.attempt, 1)
         last = attempt + self._job.attempts - 1
+        if attempt > state.attempt:
+            self._allowed()
         while True:
-            state = self._attempted(self._order(attempt, state))
+            if not state.phase.is_going and self._home.since(state):
+                state = self._fetched(state)
+            order = self._order(attempt, state)
+            if attempt > state.attempt:
+                self._home.forget_whole()
+            state = self._attempted(order)
             if state.phase is Phase.ENDED:
                 self._home.settle(state := self._fetched(state))
                 return self._measured(state)
             if state.phase not in (Phase.DIED, Phase.LOST) or state.attempt >= last:
-                raise TrialError(f"{self._host}: {state.why or state.phase}")
+                raise TrialError(f"{self._host}: {state.why or (_ODD if state.phase is Phase.NONE else state.phase)}")
             attempt = state.attempt + 1
-            self._home.forget_whole()
+
+    def _allowed(self) -> None:
+        """Raises NotNow if the policy does not allow to begin now."""
+        if why := self._job.not_now(datetime.datetime.now().astimezone().time()):
+            raise NotNow(why)
+        if (most := self._job.load_most) is None:
+            return
+        load = self._patiently(lambda: self._engine.fetch(self._host, self._run, {}), FIRST_S).load
+        if load is not None and load >= most:
+            raise NotNow(f"it is not idle: its load is {100 * load:.0f} % of its CPUs")
 
     def _order(self, attempt: int, state: State) -> Order:
         """What an attempt does: it continues the record of the one before if that has a plan."""
         last = next((n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLAN}" in state.files), None)
         what = ["scenario.yaml", f"--out=record-{attempt}"] if last is None else [f"--resume=record-{last}"]
-        if last is None and self._job.budget_ns:
-            what.append(f"--budget={self._job.budget_ns / 1e9:g}s")
+        wanted_ns = round(self._job.seconds * self._share * 1e9)
+        # A record that has this much time already would refuse it.
+        if (self._job.budget_ns or self._share < 1) if last is None else self._planned_ns(last) < wanted_ns:
+            what.append(f"--budget={wanted_ns / 1e9:g}s")
         commands = ["--allow-commands"] if self._job.allow_commands else []
         words = ("run", *what, "--format=json", *commands)
         files = {"scenario.yaml": self._job.scenario.text}
         return Order(self._run, words, attempt, self._job.lease_ns / 1e9, files)
 
+    def _planned_ns(self, attempt: int) -> int:
+        """The time that a record's plan has, as far as it has come home."""
+        try:
+            return int(json.loads(self._home.text(f"record-{attempt}/{PLAN}"))["scenario"]["budget"])
+        except (ValueError, KeyError, TypeError):
+            return round(self._job.seconds * 1e9)
+
     def _attempted(self, order: Order) -> State:
         """Carries out an attempt, and returns how it ended."""
-        self._tried(self._host, order.attempt)
+        self._tried(Tried(host=self._host, attempt=order.attempt, share=self._share))
         state = self._begun(order)
         while state.phase.is_going:
             self._tell(state)
-            self._pause(self._job.every_ns / 1e9)
+            self._time.pause(self._job.every_ns / 1e9)
             state = self._fetched(state)
             if state.left_s is not None and state.left_s < order.term_s / 2:
                 state = self._ensured(order, state.left_s)
         self._tell(state)
         if state.phase is Phase.REFUSED:
-            raise TrialError(f"{self._host}: {state.why}")
+            raise Superseded if state.why == OLDER else TrialError(f"{self._host}: {state.why}")
         return state if state.files else self._fetched(state)
 
     def _begun(self, order: Order) -> State:
         """Orders an attempt. What is left of the one before may hold the host for a moment."""
-        until = time.monotonic() + (RELEASED_S if order.attempt > 1 else 0.0)
+        until = self._time.now() + (RELEASED_S if order.attempt > 1 else 0.0)
         while (state := self._ensured(order, UNREACHED_S)).phase is Phase.REFUSED:
-            if state.why == OLDER or time.monotonic() >= until:
+            if state.why == OLDER or self._time.now() >= until:
                 break
             self._tell(state)
-            self._pause(PAUSE_S)
+            self._time.pause(PAUSE_S)
         return state
 
     def _ensured(self, order: Order, within_s: float) -> State:
@@ -140,24 +201,23 @@ class Follower:
 
     def _patiently(self, ask: Callable[[], T], within_s: float) -> T:
         """Repeats a request that got no answer. Ledgers make that harmless. Unreachable if it never gets one."""
-        until = time.monotonic() + within_s
+        until = self._time.now() + within_s
         while True:
             try:
                 return ask()
             except Unreachable as error:
-                if error.is_lasting or time.monotonic() >= until:
+                if error.is_lasting:
                     raise
+                if self._time.now() >= until:
+                    raise Unreachable(f"{error}; --resume asks again (asked for {within_s:.0f} s)") from None
                 self._say(Progress(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
-            self._pause(PAUSE_S)
-
-    def _pause(self, seconds: float) -> None:
-        if self._over.wait(seconds):
-            raise Given
+            self._time.pause(PAUSE_S)
 
     def _tell(self, state: State) -> None:
         if state.phase.is_going and self._began_s is None:
-            self._began_s = time.monotonic()
-        share = (time.monotonic() - self._began_s) / self._job.seconds if self._began_s else None
+            self._began_s = self._time.now()
+        seconds = self._job.seconds / self._job.rounds
+        share = (self._time.now() - self._began_s) / seconds if self._began_s else None
         self._say(Progress(self._host, state.attempt, state.phase, state.why, share and min(1.0, share)))
 
     def _measured(self, state: State) -> Measured:
@@ -176,7 +236,8 @@ class Follower:
             raise TrialError(f"{self._host}: exit code {state.exit}: {why[:WORDS_MOST]}")
         cells = tuple(cells_of(result))
         facts = facts_of(self._facts(state))
-        return Measured(host=self._host, exit=state.exit, headline=result["headline"], cells=cells, facts=facts)
+        of = {"host": self._host, "exit": state.exit, "share": self._share}
+        return Measured(**of, headline=result["headline"], cells=cells, facts=facts)
 
     def _facts(self, state: State) -> Mapping[str, Any]:
         """The facts of the measured host, of its own record."""

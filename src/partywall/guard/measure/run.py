@@ -117,10 +117,14 @@ class Kept:
         if not self._waiting:
             return None
         name, method, params = self._waiting.pop(0)
+        has_ended = method in ("gone", "ended")
         if name != AGENT:
-            # An agent in a guest, whose end its source reports.
+            # An agent in a guest. Its source itself would notice only when the rates change.
+            for source in self.sources if has_ended else ():
+                if source.agent == name:
+                    source.lost(params["reason"])
             return None
-        if method in ("gone", "ended"):
+        if has_ended:
             what = "the guard's agent" if method == "gone" else "the guard"
             raise TrialError(f"{what} ended: {params['reason']}; the kernel continues as the policy says")
         return self._report(params) if method == "guard" else None

@@ -104,14 +104,14 @@ class Source:
     """The hook inside one guest. It follows the grants of its vif in a thread of its own, until it is closed."""
 
     def __init__(self, vif: str, client: AgentClient, inside: Inside, guard: AgentClient, period_ns: int) -> None:
-        """guard: the agent that divides the link; period_ns: how often its grants are read."""
-        self.vif = vif
+        """client: the agent in the guest; guard: the agent that divides the link; period_ns: how often its grants are read."""
+        self.vif, self.agent = vif, client.name
         self.excess = self.queue = ""
         """How the guest treats excess packets, as `guard.start` says."""
         self._client, self._inside, self._guard = client, inside, guard
         self._period_s = period_ns / 1e9
         self._last: tuple[Rate, ...] = ()
-        self._ended = threading.Event()
+        self._ended, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"source-{vif}", daemon=True)
         self._notes: list[str] = []
 
@@ -142,6 +142,16 @@ class Source:
         notes, self._notes = self._notes, []
         return notes
 
+    def lost(self, why: str) -> None:
+        """Notes that the guest no longer holds packets back, and stops to follow. Later calls change nothing."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+        self._notes.append(
+            f"its guest no longer holds packets back ({why}); excess packets are dropped at the vif from now on"
+        )
+
     def _rates(self) -> tuple[Rate, ...]:
         grants = self._guard.call("guard.grants", id=self._inside.start["id"], timeout_s=ANSWER_S)["grants"]
         return tuple((grants[number]["bps"], grants[number]["pps"]) for number in self._inside.numbers)
@@ -151,9 +161,7 @@ class Source:
             while not self._ended.wait(self._period_s):
                 self._follow()
         except Exception as error:  # noqa: BLE001 - the guard goes on, and its report says so
-            self._notes.append(
-                f"its guest no longer holds packets back ({error}); excess packets are dropped at the vif from now on"
-            )
+            self.lost(str(error))
 
     def _follow(self) -> None:
         """Passes on the grants of now, if they differ."""

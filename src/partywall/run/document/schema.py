@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from partywall.agent.catalogue import Catalogue, Role, shipped
-from partywall.core.document.schema import BYTES, DURATION, WRITTEN, AsWritten
+from partywall.core.document.schema import BYTES, DURATION, WRITTEN, AsWritten, schema_of
 from partywall.load.document import url_or_plan
 from partywall.run.document.scenario import Scenario
 from partywall.sandbox.document import path_or_file
@@ -25,9 +25,7 @@ class _AsWritten(AsWritten):
 def json_schema(catalogue: Catalogue | None = None) -> dict[str, Any]:
     """The schema as a value. `schema/scenario.schema.json` is a checked-in copy."""
     kernels = catalogue or shipped()
-    schema = Scenario.model_json_schema(by_alias=True, schema_generator=_AsWritten)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "Partywall scenario"
+    schema = schema_of(Scenario, "Partywall scenario", _AsWritten)
     _add_kernels(schema["$defs"]["Victim"], "probe", kernels)
     _add_lists_as_levels(schema["properties"]["factors"])
     _add_kernels(schema["$defs"]["Aggressor"], "stressor", kernels)

@@ -58,6 +58,20 @@ class Judged(NamedTuple):
     more_is_worse: bool = False
 
 
+class Rule(NamedTuple):
+    """How sure a change must be. chance: probability that any cell is called worse or better though nothing changed.
+
+    in_turn: the runs of both sides were made in turn, so their spread contains whatever disturbed single runs.
+    """
+
+    chance: float = ALPHA
+    in_turn: bool = False
+
+
+ALONE = Rule()
+"""That of one run a side, or of several that were not made in turn."""
+
+
 class Judgement(NamedTuple):
     """why: what keeps a change from being told, in words that many cells may share."""
 
@@ -91,24 +105,26 @@ def compare(
     run: Findings, reference: Findings, tolerance: float = 0.02, *,
     latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
     also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), unread: int = 0,
-    host: Sequence[str] = (), workloads: Mapping[tuple[str, str], str] | None = None,
+    host: Sequence[str] = (), workloads: Mapping[tuple[str, str], str] | None = None, rule: Rule = ALONE,
 ) -> Comparison:  # fmt: skip
     """Compares by victim, treatment and levels. tolerance: change of the isolation factor that does not matter.
 
     latency_tolerance: the same for the 99th percentile; None to leave it unjudged. also, also_reference: more runs of
     either side. earlier: runs like the reference, for the spread between runs; unread: how many more could not be read.
-    host and workloads: differences, see `sameness`; cells with different workloads are not compared.
+    host and workloads: differences, see `sameness`; cells with different workloads are only compared if the runs were
+    made in turn.
     """
     if not 0 <= tolerance < 1:
         raise ValueError(f"a tolerance of {tolerance} cannot be used; give a share from 0 up to 1, for example 0.02")
     first, second = Side((run, *also)), Side((reference, *also_reference), tuple(earlier))
     new, old = _by_key(run), _by_key(reference)
     shared = [key for key in new if key in old]
-    changed = {key: why for key in shared if (why := _changed(new[key], workloads or {}))}
+    differ = {key: why for key in shared if (why := _changed(new[key], workloads or {}))}
+    changed = {} if rule.in_turn else differ
     judged = [Judged("isolation factor", _isolation, _effect, tolerance)]
     if latency_tolerance is not None:
         judged.append(Judged(f"{JUDGED} latency", _times(JUDGED), _latency_effect, latency_tolerance, True))
-    cells = tuple(_compared(first, second, [key for key in shared if key not in changed], judged))
+    cells = tuple(_compared(first, second, [key for key in shared if key not in changed], judged, rule))
     drifted = dict(_drifted([(new[key], old[key]) for key in shared], tolerance))
     return Comparison(
         run=_named(first),
@@ -126,7 +142,12 @@ def compare(
             )
         ),
         host=tuple(host),
-        notes=(*_precision(cells), *_unread(unread), *map(_drift_in_words, drifted.items())),
+        notes=(
+            *_precision(cells),
+            *_unread(unread),
+            *map(_drift_in_words, drifted.items()),
+            *(f"the sides differ in {_name(new[key])}: {why}" for key, why in differ.items() if rule.in_turn),
+        ),
         drifted=drifted,
     )
 
@@ -174,7 +195,7 @@ def _drift_in_words(drift: tuple[str, Estimate]) -> str:
 def compare_runs(
     run: Measured, reference: Measured, tolerance: float = 0.02, *,
     latency_tolerance: float | None = LATENCY_TOLERANCE, also: Sequence[Findings] = (),
-    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), unread: int = 0,
+    also_reference: Sequence[Findings] = (), earlier: Sequence[Findings] = (), unread: int = 0, rule: Rule = ALONE,
 ) -> Comparison:  # fmt: skip
     """Like `compare`, and finds the differences between the hosts and workloads of the two first runs."""
     return compare(
@@ -188,6 +209,7 @@ def compare_runs(
         unread=unread,
         host=hosts_differ(run[0].host, reference[0].host),
         workloads=workloads_differ(run[0].plan, reference[0].plan),
+        rule=rule,
     )
 
 
@@ -265,7 +287,9 @@ def _changed(cell: Cell, workloads: Mapping[tuple[str, str], str]) -> str:
     return "; ".join(f"{role} {name}: {why}" for role, name in concerned if (why := workloads.get((role, name))))
 
 
-def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[Judged]) -> Iterator[ComparedCell]:
+def _compared(
+    first: Side, second: Side, keys: Sequence[Key], judged: Sequence[Judged], rule: Rule
+) -> Iterator[ComparedCell]:
     """Compares all cells together, since they share the estimate of the spread and the probability of an error."""
     differences = {each.name: _differences(first, second, keys, each.figure) for each in judged}
     p_values = {
@@ -273,14 +297,14 @@ def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[J
         for each in judged
         for key, difference in differences[each.name].items()
     }
-    significant = set(holm(p_values))
+    significant = set(holm(p_values, rule.chance))
     shown = dict.fromkeys(name for key in keys for cell in first.cells(key)[:1] for name in cell.latency)
     latencies = {name: _differences(first, second, keys, _times(name)) for name in shown}
     for key in keys:
         now, before = first.cells(key), second.cells(key)
         cell, reference = now[0], before[0]
         judgements = [
-            _judge(each, ratio, now, before, differences[each.name].get(key), (each.name, key) in significant)
+            _judge(each, ratio, now, before, differences[each.name].get(key), (each.name, key) in significant, rule)
             for each in judged
             if (ratio := _ratio(first, second, key, each.figure, differences[each.name].get(key))) is not None
         ]
@@ -305,7 +329,7 @@ def _compared(first: Side, second: Side, keys: Sequence[Key], judged: Sequence[J
             reason=reason,
             why=why,
             runs=known.runs if known else 0,
-            found_from=known.found_from(judged[0].tolerance, ALPHA / len(p_values)) if known else None,
+            found_from=known.found_from(judged[0].tolerance, rule.chance / len(p_values)) if known else None,
             emulated=any(Warn.EMULATED in cell_run.warnings for cell_run in (*now, *before)),
         )
 
@@ -334,8 +358,9 @@ def _ratio(first: Side, second: Side, key: Key, figure: Figure, known: Differenc
 
 
 def _judge(
-    judged: Judged, ratio: Estimate, now: Sequence[Cell], before: Sequence[Cell], known: Difference | None, found: bool
-) -> Judgement:
+    judged: Judged, ratio: Estimate, now: Sequence[Cell], before: Sequence[Cell], known: Difference | None, found: bool,
+    rule: Rule,
+) -> Judgement:  # fmt: skip
     """Judges one figure of a cell. found: whether it differs by more than chance over all cells allows."""
     tolerance = judged.tolerance
     times = wording.multiple(ratio)
@@ -347,7 +372,7 @@ def _judge(
     if found:
         rises = ratio.value > 1
         change = Change.WORSE if rises == judged.more_is_worse else Change.BETTER
-        doubts = tuple(_undecidable(judged, now, before))
+        doubts = () if rule.in_turn else tuple(_undecidable(judged, now, before))
         reason = f"{shown}: {'more' if rises else 'less'} than {within} and chance explain"
         return Judgement(Change.INCONCLUSIVE if doubts else change, reason, doubts)
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:

@@ -43,6 +43,8 @@ def parts(comparison: Comparison, width: int) -> Iterator[RenderableType]:
     change = worst(comparison)
     yield Text.assemble((MARKS[change], STYLES[change]), f"  ·  {headline(comparison)}")
     yield Text(f"run {comparison.run}, reference {comparison.reference}", style="dim", overflow="fold")
+    for text in in_words(comparison):
+        yield Text(text, style="bold", overflow="fold")
     for text in comparison.host:
         yield _remark(f"The hosts differ: {text}. A change may be due to the host.")
     for text in comparison.notes:
@@ -85,6 +87,16 @@ def headline(comparison: Comparison) -> str:
     return (
         f"of {units.counted(len(comparison.cells), 'cell')} {texts} (same: within {within} of the reference){missing}"
     )
+
+
+def in_words(comparison: Comparison) -> Iterator[str]:
+    """A sentence for each changed cell whose isolation factor shows the change: 'api isolates 3.1 % ± 0.4 worse …'."""
+    for cell in _ordered(comparison):
+        if cell.change in (Change.WORSE, Change.BETTER) and not cell.ratio.low <= 1 <= cell.ratio.high:
+            is_worse = cell.ratio.value < 1
+            size = figures.loss(cell.ratio) if is_worse else cell.ratio.mapped(lambda times: times - 1)
+            way = "worse" if is_worse else "better"
+            yield f"{_name(cell)}: isolates {figures.percent(size)} {way} than {comparison.reference}"
 
 
 def _reasons(comparison: Comparison) -> Iterator[RenderableType]:

@@ -1,0 +1,94 @@
+"""Does a host measure each run once, whatever happens to the controller, the network and the host? By its own ledger.
+
+Random schedules from a seed, in simulated time: a real follower, ledger and keeper, a network that loses, delays,
+repeats and reorders calls, a second fleet that wants the same host, and up to eight faults: the controller, the keeper
+or the host killed, links cut and healed, and orders to stop that come late. Then some schedules on three real hosts
+behind sshd, whose controllers and keepers are killed, and which stop to answer. --quick: fewer schedules.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from faulty_hosts import judged
+from frame import Options, Outcome, bench
+from partywall.fleet.job import RunJob
+from partywall.fleet.ledger.granting import Ledger, Order
+from partywall.fleet.ledger.keeper import Ends
+from partywall.fleet.ledger.lease import State
+from partywall.testing.worlds import Judged, SimulatedKeeper, World
+
+SCHEDULES, QUICK_SCHEDULES = 10_000, 300
+REAL, QUICK_REAL = 20, 1
+LATE_S, RESUMED_S = 1.0, 5.0
+MEMORY = Path("/dev/shm")
+PLANTS = {
+    "eager": "as a task engine with its defaults: a new controller begins again what is going",
+    "unfenced": "orders of an old controller are carried out",
+    "deaf": "a keeper does not look at its lease",
+}
+
+
+class Eager(Ledger):
+    """A ledger whose host is always free, and which takes a new controller for a reason to begin again."""
+
+    def ensure(self, order: Order, token: int) -> State:
+        lease = self.book.lease()
+        if lease is None or lease.run != order.run or lease.token >= token:
+            return super().ensure(order, token)
+        self._lock = lambda: os.open(self.book.root, os.O_RDONLY)
+        with self.book.locked():
+            return self._granted(order, token)
+
+
+class Unfenced(Ledger):
+    """A ledger that knows no tokens."""
+
+    def _is_newest(self, run: str, token: int) -> bool:
+        super()._is_newest(run, token)
+        return True
+
+
+class Deaf(SimulatedKeeper):
+    """A keeper that only waits for its command."""
+
+    def _look(self, command: Ends) -> None:
+        pass
+
+
+@bench(plants=PLANTS)
+def main(options: Options) -> Outcome:
+    count = QUICK_SCHEDULES if options.quick else SCHEDULES
+    job = RunJob.parsed({"inventory": "localhost", "scenario": "demo", "every_ns": "2s", "lease_ns": "30s"})
+    ledger = {"eager": Eager, "unfenced": Unfenced}.get(options.plant, Ledger)
+    keeper = Deaf if options.plant == "deaf" else SimulatedKeeper
+    every = Judged()
+    for seed in range(count):
+        with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+            every.add(World(Path(folder), job, seed, ledger, keeper).follow())
+    real = Judged()
+    # The faults are planted in simulated hosts.
+    for seed in range(0 if options.plant else QUICK_REAL if options.quick else REAL):
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+            real.add(judged(Path(folder), seed))
+    for what, each in (("simulated", every), ("real", real)):
+        print(f"{what}: faults {dict(each.faults)}, how attempts ended {dict(each.ends)}", flush=True)
+    figure = (
+        f"{count} simulated schedules: {_said(every)}; ended {every.late_s:.1f} s after a lost lease, resumed in "
+        f"{every.resumed_s:.1f} s at most; real hosts: {_said(real)}"
+    )
+    is_right = not any(each.twice + each.silent + each.lost + each.fenced for each in (every, real))
+    return Outcome(figure, is_right and every.late_s <= LATE_S and every.resumed_s <= RESUMED_S)
+
+
+def _said(each: Judged) -> str:
+    return (
+        f"{each.faults.total()} faults, {each.twice} runs beside another, {each.silent} silently again, "
+        f"{each.lost} lost, {each.fenced} orders of old controllers carried out"
+    )
+
+
+if __name__ == "__main__":
+    main()

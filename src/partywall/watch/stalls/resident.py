@@ -209,11 +209,11 @@ class Resident:
         if self._reader.look(now_ns):
             self._watching.differences.cells = self._reader.cells
             self._lacks = list(self._reader.lacks())
-            texts = {lack.text: None for lack in self._lacks}
-            for text in texts.keys() - self._said:
-                self._tell(f"missing: {text}")
+            for lack in self._lacks:
+                if lack.text not in self._said:
+                    self._tell(f"missing: {lack.text}")
             # A text that is not true any more is said again when it is.
-            self._said = set(texts)
+            self._said = {lack.text for lack in self._lacks}
         self._watching.take(self._reader.read(now_ns, asked), self._reader.names)
         self._read_ns = now_ns
 

@@ -33,14 +33,6 @@ def test_what_is_applied_exists_and_takes_the_image_from_one_place():
     assert re.search(r"\) build -t (\S+)", (PACKAGING.parent / "Makefile").read_text())[1] == container["image"]
 
 
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is missing")
-def test_kubectl_makes_manifests_with_an_image_that_can_be_pulled():
-    argv = ["kubectl", "kustomize", str(PACKAGING / "kubernetes")]
-    made = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert f"image: registry.example/partywall:{__version__}\n" in made
-
-
 def test_both_ways_to_scrape_pods_find_them_and_name_their_node():
     namespace, _, daemons = documents("kubernetes/partywall-watch.yaml")
     labels = daemons["spec"]["template"]["metadata"]["labels"]

@@ -21,7 +21,7 @@ DEADLINE_S = 60
 pytestmark = [
     pytest.mark.host,
     pytest.mark.long,
-    pytest.mark.skipif(bool(systemd.lacking()), reason=f"no systemd here: {systemd.lacking()}"),
+    pytest.mark.skipif(bool(why := systemd.lacking()), reason=f"a systemd needs: {why}"),
     pytest.mark.usefixtures("guarded_lab"),
 ]
 

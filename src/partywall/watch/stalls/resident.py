@@ -18,7 +18,8 @@ It is a program of its own: 'partywall watch' follows disks and their tenants, a
 It uses at most 0.1 % of one CPU. Where that does not allow a reading every 5 seconds, it reads less often and says so.
 What cannot be written for a while, such as a file on a full disk, is said once and tried again.
 
-Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 130 interrupted before the end of --for.
+Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 5 its port cannot be used, or its lines cannot be
+written and it serves nothing else, 130 interrupted before the end of --for.
 """
 
 from __future__ import annotations

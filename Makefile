@@ -173,7 +173,7 @@ generate: setup ## write anew what is generated from the code and checked in; te
 	$(VENV)/bin/partywall scenario schema > schema/scenario.schema.json
 	$(VENV)/bin/partywall load schema > schema/load-plan.schema.json
 	$(PY) -m labs.schemas
-	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py -k "index or generated"
+	UPDATE_DOCS=1 $(PY) -m pytest -q tests/test_catalogue.py tests/test_papers.py tests/test_benchmarks.py tests/test_watch_always.py -k "index or generated"
 
 fmt: setup ## format both halves
 	cd agent && cargo fmt

@@ -64,6 +64,15 @@ def test_the_wheel_brings_the_pages_that_messages_name(wheel: zipfile.ZipFile):
     assert pages <= {name.partition(folder)[2] for name in wheel.namelist()}
 
 
+def test_the_wheel_brings_what_is_installed_with_partywall_watch(wheel: zipfile.ZipFile):
+    """Of which the deb and the rpm are made: who has no clone finds units, manifests, alerts and the dashboard."""
+    given = ROOT / "packaging"
+    folders = ("systemd", "kubernetes", "prometheus", "grafana")
+    files = {str(file.relative_to(given)) for name in folders for file in (given / name).iterdir()}
+    assert len(files) > 4
+    assert files <= {name.partition(".data/data/share/partywall/")[2] for name in wheel.namelist()}
+
+
 def test_the_agent_in_the_wheel_can_be_executed(wheel: zipfile.ZipFile, tmp_path: Path):
     assert stat.S_IMODE(wheel.getinfo(AGENT).external_attr >> 16) == 0o755
     agent = Path(wheel.extract(AGENT, tmp_path))

@@ -21,12 +21,16 @@ HOME = "usr/lib/partywall"
 PACKAGING = CLONE / "packaging"
 ARCHITECTURES = {"deb": {"x86_64": "amd64", "aarch64": "arm64"}, "rpm": {"x86_64": "x86_64", "aarch64": "aarch64"}}
 OF_BUILDER = ("direct_url.json", "uv_cache.json")
-PROGRAMS = ("/bin/partywall", "/_bin/partywall-agent")
+PROGRAMS = ("/bin/partywall", "/bin/partywall-watch", "/_bin/partywall-agent")
+COMMANDS = {"partywall": "partywall.cli", "partywall-watch": "partywall.watch.stalls.resident"}
+"""The modules whose `main` they run, as pyproject.toml states it."""
 COMMAND = """\
 #!/usr/lib/partywall/bin/python3
-from partywall.cli import main
+import sys
 
-main()
+from {module} import main
+
+sys.exit(main())
 """
 PYVENV = "home = /usr/bin\ninclude-system-site-packages = false\n"
 CHANGES = """\
@@ -57,9 +61,9 @@ def stage(release: Release, distribution: Distribution, machine: str, wheel: Pat
     """Writes all files of the package, as they will be below /."""
     home, share = root / HOME, root / "usr/share"
     _environment(release, distribution, machine, wheel, home)
-    (root / "usr/bin").mkdir()
-    (root / "usr/bin/partywall").symlink_to("../lib/partywall/bin/partywall")
-    shutil.move(home / "share/doc", share / "doc")
+    _commands(root)
+    for name in ("doc", "partywall"):
+        shutil.move(home / "share" / name, share / name)
     shutil.rmtree(home / "share")
     shutil.copy(CLONE / "CHANGELOG.md", share / "doc/partywall")
     shutil.copy(PACKAGING / "copyright", share / "doc/partywall")
@@ -71,7 +75,8 @@ def stage(release: Release, distribution: Distribution, machine: str, wheel: Pat
         _of_debian(release, distribution, share)
     else:
         (share / "zsh/vendor-completions").rename(share / "zsh/site-functions")
-    shutil.copytree(PACKAGING / "systemd", root / "usr/lib/systemd/system")
+    (root / "usr/lib/systemd").mkdir()
+    shutil.move(share / "partywall/systemd", root / "usr/lib/systemd/system")
     _set_modes(root, release.epoch_s)
 
 
@@ -88,7 +93,6 @@ def _environment(release: Release, distribution: Distribution, machine: str, whe
     (packages / ".lock").unlink(missing_ok=True)
     _forget_builder(packages)
     _write(home / "pyvenv.cfg", PYVENV)
-    _write(home / "bin/partywall", COMMAND)
     (home / "bin/python3").symlink_to("/usr/bin/python3")
 
 
@@ -99,6 +103,13 @@ def _forget_builder(packages: Path) -> None:
         record = file.with_name("RECORD")
         kept = [line for line in record.read_text().splitlines(keepends=True) if f"/{file.name}," not in line]
         record.write_text("".join(kept))
+
+
+def _commands(root: Path) -> None:
+    (root / "usr/bin").mkdir(parents=True)
+    for name, module in COMMANDS.items():
+        _write(root / HOME / "bin" / name, COMMAND.format(module=module))
+        (root / "usr/bin" / name).symlink_to(f"../lib/partywall/bin/{name}")
 
 
 def _of_debian(release: Release, distribution: Distribution, share: Path) -> None:

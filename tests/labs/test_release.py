@@ -170,10 +170,25 @@ def test_the_package_of_a_later_debian_replaces_that_of_an_earlier_one(release: 
     assert subprocess.run(["dpkg", "--compare-versions", numbers[0], "lt", numbers[1]], check=False).returncode == 0
 
 
+def test_the_packages_have_each_command_of_the_wheel(tmp_path: Path):
+    scripts = tomllib.loads((CLONE / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {name: f"{module}:main" for name, module in packages.COMMANDS.items()} == scripts
+    packages._commands(tmp_path)
+    packages._set_modes(tmp_path, 1_000_000_000)
+    for name in scripts:
+        staged = tmp_path / "usr/bin" / name
+        assert staged.resolve() == tmp_path / "usr/lib/partywall/bin" / name
+        assert os.access(staged, os.X_OK)
+        shown = subprocess.run([sys.executable, staged, "--help"], capture_output=True, text=True, check=True).stdout
+        assert f"Usage: {name} [" in shown
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_a_service_starts_a_command_that_there_is(unit: Path):
+def test_a_service_starts_a_command_that_there_is(unit: Path, tmp_path: Path):
     ((program, line),) = re.findall(r"^ExecStart=/usr/bin/(\S+) (.*)$", unit.read_text(), re.MULTILINE)
     words = line.split()
+    packages._commands(tmp_path)
+    assert (tmp_path / "usr/bin" / program).is_file(), "no package has it"
     if program != "partywall":
         argv = [str(Path(sys.executable).with_name(program)), "--help"]
         said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout

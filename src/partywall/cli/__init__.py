@@ -17,6 +17,8 @@ from partywall.errors import Exit, PartywallError, Problem, ProblemsError
 from partywall.processor import check_baseline
 
 INTERRUPTED = 130
+_ANOTHER = {"partywall watch": ("partywall-watch", ("--port", "--address", "--ring", "--from"))}
+"""Programs that are easily taken for a command: their names, and those of their options."""
 
 
 def main() -> NoReturn:
@@ -74,14 +76,24 @@ def _unexpected(error: Exception) -> int:
         if wrong := _wrong_value(message):
             sys.stderr.write(f"partywall: {wrong}\n")
             return _failed(Exit.USAGE, wrong)
+        remedy = _remedy(error)
         # A group without a command prints its help, which needs no further advice.
-        sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; see --help\n")
-        return _failed(Exit.USAGE, Problem(message, "see --help"))
+        sys.stderr.write(f"{message}\n" if "\n" in message else f"partywall: {message}; {remedy}\n")
+        return _failed(Exit.USAGE, Problem(message, remedy))
     if isinstance(error, OSError) and error.errno in streams.CANNOT_WRITE:
         return streams.unwritten("partywall", error)
     traceback.print_exc()
     sys.stderr.write(f"partywall: this is a bug: {error!r}; please report it with the lines above\n")
     return _failed(Exit.BUG, Problem(f"this is a bug: {error!r}", "please report it with the lines on standard error"))
+
+
+def _remedy(error: Exception) -> str:
+    """Where to look after a mistake in a command line: perhaps it is meant for another program."""
+    path = getattr(getattr(error, "ctx", None), "command_path", "")
+    program, options = _ANOTHER.get(path, ("", ()))
+    if getattr(error, "option_name", None) in options:
+        return f"that is an option of {program}, another program: see {program} --help"
+    return "see --help"
 
 
 _NAMED = re.compile(r"Invalid value for '(--[a-z0-9-]+)'(?: / '(-[A-Za-z])')?: ", re.ASCII)

@@ -5,10 +5,11 @@ Usage: partywall-watch [OPTION VALUE]...
 It reads counters of all groups of this host (containers, pods, guests, units): how long each waits for a CPU, memory
 and disks, what each uses, and how long its own limits stop it. A line says when a stall begins that is worth asking
 about, and one when it ends. It changes nothing, and needs no root where the files of /sys/fs/cgroup can be read.
+It is a program of its own: 'partywall watch' follows disks and their tenants, and keeps a record.
 
   --port PORT        serve /metrics (OpenMetrics) and /ready; 0 takes a free port
   --address ADDRESS  where to serve them, by default 127.0.0.1: this host alone
-  --textfile FILE    write the metrics every 15 s, for node_exporter's textfile collector
+  --prometheus FILE  write the metrics every 15 s, for node_exporter's textfile collector
   --ring FOLDER      keep the last hour there, at most 4 MiB
   --from SHARE       a stall begins above this share of the time, by default 10%
   --for DURATION     end after it, e.g. 10m; by default it goes on until a signal
@@ -17,7 +18,8 @@ about, and one when it ends. It changes nothing, and needs no root where the fil
 It uses at most 0.1 % of one CPU. Where that does not allow a reading every 5 seconds, it reads less often and says so.
 What cannot be written for a while, such as a file on a full disk, is said once and tried again.
 
-Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 130 interrupted before the end of --for.
+Exit code: 0 watched, 2 bad option, 4 the host shows nothing of this, 5 its port cannot be used, or its lines cannot be
+written and it serves nothing else, 130 interrupted before the end of --for.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from partywall.watch.stalls.ring import Ring
 from partywall.watch.stalls.serving import OPEN_METRICS, PLAIN, Answer, Server
 from partywall.watch.stalls.watching import Watching
 
-TEXTFILE_NS = 15_000_000_000
+FILE_NS = 15_000_000_000
 GATE_NS = 1_000_000_000
 SLOW_NS = QUIET_NS + GATE_NS
 """Periods that are longer break the promise that a stall is found within some seconds."""
@@ -62,7 +64,7 @@ class Options:
 
     port: int | None = None
     address: str = "127.0.0.1"
-    textfile: Path | None = None
+    file: Path | None = None
     ring: Path | None = None
     threshold: float = FROM
     for_ns: int | None = None
@@ -75,6 +77,7 @@ def parsed(words: Sequence[str]) -> Options:
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
+        name = RENAMED.get(name, name)
         if not name.startswith("--"):
             problems.append(Problem("is not an option", SEE_HELP, key=word))
             continue
@@ -130,11 +133,13 @@ def _duration(text: str) -> int:
 OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--port": ("port", _port),
     "--address": ("address", _address),
-    "--textfile": ("textfile", Path),
+    "--prometheus": ("file", Path),
     "--ring": ("ring", Path),
     "--from": ("threshold", _share),
     "--for": ("for_ns", _duration),
 }
+RENAMED = {"--textfile": "--prometheus"}
+"""Old names of options, until version 0.3."""
 
 
 class Resident:
@@ -144,7 +149,7 @@ class Resident:
         self._options, self._reader, self._say = options, reader, say
         self._clock = Monotonic()
         self._unwritten: dict[str, Lack] = {}
-        self._has_more = any(each is not None for each in (options.port, options.textfile, options.ring))
+        self._has_more = any(each is not None for each in (options.port, options.file, options.ring))
         keep = None if options.ring is None else self._keep(options.ring)
         self._watching = Watching(self._tell, time.time_ns, options.threshold, keep)
         self._server = None if options.port is None else Server(options.address, options.port, self._answer)
@@ -155,8 +160,8 @@ class Resident:
         self._said: set[str] = set()
         self._lacks: list[Lack] = []
         self._text = (0, "")
-        if options.textfile is not None:
-            _tried(options.textfile, "--textfile", functools.partial(self._write, options.textfile))
+        if options.file is not None:
+            _tried(options.file, "--prometheus", functools.partial(self._write, options.file))
 
     def run(self) -> None:
         """Watches until its time is over, or until a signal. The start is not part of the budget."""
@@ -197,19 +202,19 @@ class Resident:
         self._read(now_ns, asked)
         self._budget.has_read(_spent_ns() - spent_ns)
         self._judge_period(since_ns)
-        if self._options.textfile is not None and now_ns - self._written_ns >= TEXTFILE_NS:
+        if self._options.file is not None and now_ns - self._written_ns >= FILE_NS:
             self._written_ns = now_ns
-            self._attempt("textfile", self._options.textfile, functools.partial(self._write, self._options.textfile))
+            self._attempt("file", self._options.file, functools.partial(self._write, self._options.file))
 
     def _read(self, now_ns: int, asked: Iterable[str]) -> None:
         if self._reader.look(now_ns):
             self._watching.differences.cells = self._reader.cells
             self._lacks = list(self._reader.lacks())
-            texts = {lack.text: None for lack in self._lacks}
-            for text in texts.keys() - self._said:
-                self._tell(f"missing: {text}")
+            for lack in self._lacks:
+                if lack.text not in self._said:
+                    self._tell(f"missing: {lack.text}")
             # A text that is not true any more is said again when it is.
-            self._said = set(texts)
+            self._said = {lack.text for lack in self._lacks}
         self._watching.take(self._reader.read(now_ns, asked), self._reader.names)
         self._read_ns = now_ns
 
@@ -307,8 +312,8 @@ class Resident:
     def _end(self) -> None:
         if self._options.ring is not None:
             self._watching.keep(self._clock.now_ns())
-        if self._options.textfile is not None:
-            self._attempt("textfile", self._options.textfile, functools.partial(self._write, self._options.textfile))
+        if self._options.file is not None:
+            self._attempt("file", self._options.file, functools.partial(self._write, self._options.file))
         if self._server is not None:
             self._server.close()
         self._reader.close()
@@ -362,6 +367,9 @@ def _ran(words: Sequence[str], root: Path) -> int:
     if "--version" in words:
         _say(f"{PROGRAM} {__version__}")
         return Exit.HOLDS
+    for old, new in RENAMED.items():
+        if old in {word.partition("=")[0] for word in words}:
+            print(f"{PROGRAM}: {old} is now {new}; the old name works until version 0.3", file=sys.stderr)  # noqa: T201
     try:
         options = parsed(words)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from partywall.errors import Problem, UsageError
+from partywall.errors import PartywallError
 
 CLIENTS_MAX = 16
 REQUEST_MAX = 8192
@@ -34,7 +34,10 @@ class _Client:
 
 
 class Server:
-    """Answers GET requests. answer: from a path to an answer. UsageError if the address cannot be used."""
+    """Answers GET requests. answer: from a path to an answer.
+
+    PartywallError if the address cannot be used now. It may be later, as before the network is up.
+    """
 
     def __init__(self, address: str, port: int, answer: Callable[[str], Answer]) -> None:
         self._answer = answer
@@ -46,7 +49,7 @@ class Server:
             self._socket = socket.create_server((address, port), family=kind, backlog=16)
         except OSError as error:
             said = f"{address}:{port} cannot be used: {error.strerror}"
-            raise UsageError(Problem(said, "give another port or an address of this host", key="--port")) from None
+            raise PartywallError(f"--port: {said} — give another port or an address of this host") from None
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._poll = select.poll()

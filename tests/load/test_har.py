@@ -597,7 +597,7 @@ def test_a_form_whose_fields_share_a_name_or_hold_files_is_sent_as_on_the_wire()
     [
         ({}, {"bodySize": 12}, "1 × a body that the recording lacks"),
         ({}, {"headers": [{"name": "Content-Length", "value": "7"}]}, "1 × a body that the recording lacks"),
-        ({"text": "??", "encoding": "base64"}, {"bodySize": 2}, "1 × a body that the recording lacks"),
+        ({"text": "??", "encoding": "base64"}, {"bodySize": 2}, "1 × a body whose recorded form is damaged"),
         ({"text": "a\ufffd"}, {}, "1 × a body with bytes that the recording lost"),
         ({"text": '{"q": "\ud83d"}'}, {}, "1 × a text with half a character"),
         ({}, {"headers": [{"name": "a b", "value": "1"}]}, "1 × a header that cannot be sent"),

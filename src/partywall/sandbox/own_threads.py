@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TASKS = Path("/proc/self/task")
@@ -22,3 +22,21 @@ def keep_on(cpus: Iterable[int]) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(thread, wanted)
         moved |= new
+
+
+@contextlib.contextmanager
+def kept_off(cpus: Iterable[int]) -> Iterator[None]:
+    """Keeps all threads of this process off some CPUs while the block runs, if others are left.
+
+    Entered before agents start, because the threads that read from them inherit this affinity.
+    """
+    allowed = os.sched_getaffinity(0)
+    others = allowed - set(cpus)
+    if not others:
+        yield
+        return
+    keep_on(others)
+    try:
+        yield
+    finally:
+        keep_on(allowed)

@@ -104,7 +104,7 @@ def _described(tenant: Tenant) -> str:
 
 def cgroups_of(folder: Path | str) -> list[str]:
     """The paths of a process's cgroups, one a hierarchy. folder: its folder of /proc. Empty if it has ended."""
-    return [line.split(":", 2)[-1] for line in (kernel_text(f"{folder}/cgroup") or "").splitlines()]
+    return [line.split(":", 2)[-1] for line in (kernel_text(f"{folder}/cgroup") or "").split("\n") if line]
 
 
 def is_below(path: str, cgroup: str) -> bool:

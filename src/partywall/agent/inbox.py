@@ -51,7 +51,8 @@ class FloodError(ValueError):
 class Inbox:
     """Messages as (agent, method, params), in order of arrival.
 
-    most: limit on an agent's waiting messages, in bytes. lossy: drops what is above it, except `END`; the connection stays.
+    most: limit on an agent's waiting messages, in bytes. lossy: drops what is above it, except `END`; the connection
+    stays.
     """
 
     def __init__(self, most: int = WAITING_MAX, *, lossy: bool = False) -> None:

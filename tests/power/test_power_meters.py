@@ -306,6 +306,9 @@ def test_a_recording_is_replayed_at_its_pace_and_ends(tmp_path):
         file.write_text(f"s,watts\n0,100\n{row}\n")
         with pytest.raises(UsageError, match="not a table of numbers"):
             meters.make(f"replay:{file}", Host.here())
+    file.write_text('s,watts\n0,100\n1,"' + "1" * 200_000)
+    with pytest.raises(UsageError, match="not a table of numbers: field larger than field limit"):
+        meters.make(f"replay:{file}", Host.here())
 
 
 class Hanging:

@@ -45,6 +45,8 @@ REQUEST_BYTES_MAX = 1 << 20
 REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
+AGAIN_S = 5.0
+"""How long after a failure the queue is tried again."""
 PURGE_S = 3600.0
 BESIDE_S = 1800.0
 """A report or a clean-up that takes longer is killed, so that the queue goes on."""
@@ -121,6 +123,8 @@ class Runner:
         self._reports: dict[subprocess.Popen[bytes], float] = {}
         self._purge_at = 0.0
         self._removed: set[str] = set()
+        self._again_at = 0.0
+        self._failure = ""
         self.active_at = time.monotonic()
 
     def answer(self, line: bytes) -> dict[str, Any]:
@@ -303,6 +307,22 @@ class Runner:
         del request
         return {"pid": os.getpid(), "allow_commands": self._allow_commands}
 
+    def try_step(self) -> None:
+        """Takes a step. One that fails, as on a full disk, is printed and tried again after some time.
+
+        Otherwise this process would end, and whoever needs it next would start another that ends as well.
+        """
+        if time.monotonic() < self._again_at:
+            return
+        try:
+            self.step()
+        except Exception as error:  # noqa: BLE001 - requests are still answered
+            if str(error) != self._failure:
+                traceback.print_exc()
+            self._failure, self._again_at = str(error), time.monotonic() + AGAIN_S
+        else:
+            self._failure = ""
+
     def step(self) -> None:
         """Takes note of a job that has ended, and starts the next one if the host is free."""
         going = self._folder.waiting()
@@ -338,7 +358,7 @@ class Runner:
             self._purge_at = time.monotonic() + PURGE_S
             self._removed.clear()
             with contextlib.suppress(OSError):
-                deleted.hide(self._folder, time.time() - deleted.KEPT_DAYS * 86400)
+                deleted.expire(self._folder)
         # What cannot be removed, such as the files of another user, is tried again with the next look.
         paths = [path for path in deleted.hidden(self._folder) if path not in self._removed][:PURGED_AT_A_TIME]
         if paths:
@@ -563,7 +583,7 @@ def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
                     connection, _ = listener.accept()
                     runner.active_at = time.monotonic()
                     _serve_one(runner, connection, {user, os.geteuid()})
-                runner.step()
+                runner.try_step()
 
 
 @contextlib.contextmanager

@@ -53,3 +53,15 @@ def test_lines_that_only_read_work_as_they_stand(line: str, monkeypatch: pytest.
         main()
     lacks = 4 if "scenario check" in line else 0
     assert ended.value.code in (0, lacks)
+
+
+def test_readme_says_which_marks_make_test_leaves_out():
+    """A reader thought that moves of guests were tested."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = dict(re.findall(r"^([a-z-]+):[^\n]*\n((?:\t[^\n]*\n)+)", makefile, re.MULTILINE))
+    tests = [rules[name] for name in ("test-host", "test-controller")]
+    never = set.intersection(*(set(re.findall(r"not (\w+)", rule)) for rule in tests))
+    assert never == {"slow"}
+    for mark in never:
+        assert re.search(rf"leaves out the tests marked `{mark}`.*`make test-{mark}`", README, re.DOTALL)
+        assert f"-m {mark}" in rules[f"test-{mark}"]

@@ -71,6 +71,38 @@ def test_pytest_fails_on_a_skip_that_is_not_on_the_list(expected, tmp_path, patt
     assert ("ERROR: domains need: libvirtd: nobody expects this skip" in done.stdout) == bool(code)
 
 
+MEASURING = """
+import pytest
+from tests.measured import measured
+
+@pytest.mark.parametrize("number", range(6))
+@measured
+def test_effect(number):
+    if number < {inconclusive}:
+        pytest.skip("inconclusive: others took 50%")
+
+def test_other():
+    pytest.skip("no tmpfs")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize(("inconclusive", "code"), [(2, 0), (3, 1), (6, 1)])
+def test_measured_tests_that_are_mostly_inconclusive_fail(expected, tmp_path, inconclusive, code, workers):
+    """A broken limit could have passed for months on a busy machine."""
+    (tmp_path / "test_it.py").write_text(MEASURING.format(inconclusive=inconclusive))
+    argv = [sys.executable, "-m", "pytest", "-p", "tests.skips", "-c", os.devnull, "--rootdir", ".", *workers, "."]
+    environment = expected("inconclusive: *", "no tmpfs")
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert (f"ERROR: {inconclusive} of 6 measured tests were inconclusive" in done.stdout) == bool(code)
+
+
+def test_one_inconclusive_test_is_no_failure_where_few_are_measured():
+    assert (skips.crowded(1, 1), skips.crowded(0, 0)) == ("", "")
+
+
 @pytest.mark.parametrize(("patterns", "code"), [(("no eBPF *", "a new network namespace*"), 0), (("no eBPF *",), 1)])
 def test_cargos_output_fails_on_a_skip_that_is_not_on_the_list(expected, patterns, code):
     argv = [sys.executable, str(ROOT / "tests" / "skips.py")]

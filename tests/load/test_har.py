@@ -329,6 +329,34 @@ def test_an_extraction_gives_the_recorded_value_again(value: str, form: str):
         assert extract == {"css": 'input[name="t"]', "attribute": "value"}
 
 
+PIECES = (
+    "<![",
+    "<!--",
+    "<!",
+    "<?",
+    "]]>",
+    "<![CDATA[",
+    "<![if ",
+    "[",
+    "]",
+    "&#",
+    "<p id='t'",
+    ">",
+    "</",
+    "x",
+    " ",
+    "--",
+)
+
+
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_any_page_is_read_up_to_what_its_parser_refuses(page: str):
+    text = f"<input name='t' value='tok1234567'>{page}"
+    _, extract = Response(Exchange("http://a/", (), None, text, ())).extraction_of("tok1234567")
+    assert extract == {"css": 'input[name="t"]', "attribute": "value"}
+
+
 def test_a_relative_redirect_is_followed_by_the_generator_and_its_page_gives_the_values():
     text = har(
         entry("00.0", "http://a/login", 302, method="POST", redirect="/home"),

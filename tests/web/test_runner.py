@@ -268,12 +268,17 @@ def test_a_step_that_fails_is_said_once_and_tried_again(runner, folder, monkeypa
         return write(self, changed)
 
     monkeypatch.setattr(Folder, "put", kept)
-    for _ in range(2):
+    with running._telling(folder) as runner._tell:
+        assert folder.why_stalled() == ""
+        for _ in range(2):
+            runner.try_step()
+        assert folder.job(job.id).state is State.RUNNING
+        said = pages.status(job, live.State(), list, running=False, stalled=folder.why_stalled)
+        assert said.startswith("the queue stands still: [Errno 28] No space left on device; it is tried again")
+        assert ask(runner, "ping")["ok"]
         runner.try_step()
-    assert folder.job(job.id).state is State.RUNNING
-    assert ask(runner, "ping")["ok"]
-    runner.try_step()
-    assert folder.job(job.id).state is State.ENDED
+        assert folder.job(job.id).state is State.ENDED
+        assert folder.why_stalled() == ""
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 

@@ -221,7 +221,7 @@ fuzz: setup ## fuzz the wire decoder, the readers of servers' responses (FUZZ_SE
 	  echo "no nightly compiler (rustup toolchain install nightly): proptest takes the place of libFuzzer"; \
 	  cd agent && export PARTYWALL_TEST_LIMIT_S=86400 && PROPTEST_CASES=1000000 cargo test --release -p partywall-wire && PROPTEST_CASES=1000000 cargo test --release -p partywall-load --lib http; \
 	fi
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/run/document/test_fuzz.py tests/load/test_har.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(PY) -m pytest tests/run/document/test_fuzz.py tests/load/test_har.py tests/power/test_power_meters.py tests/load/test_load_plan.py tests/hosts/test_spoilt_hosts.py --timeout=3600
 
 clean: ## remove what was built
 	rm -rf $(VENV) agent/target src/partywall/_bin dist build $(RELEASE_TOOLS)

@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Service:
     """A Redfish service on the loopback interface.
 
-    answers: of each path (status, document or bytes); what is not there is 404. seen: requests as (method, path, body).
+    answers: of each path (status, document, bytes, or a function of nothing that returns bytes); what is not there is
+    404, and a function that raises ConnectionError drops the connection. seen: requests as (method, path, body).
     zipped: answers are compressed, whether they were requested so or not. slash: paths without a slash are redirected.
     """
 
@@ -35,7 +36,7 @@ class Service:
                 status, content = service.answers.get(self.path.rstrip("/"), (404, {"error": {"code": "none"}}))
                 if isinstance(content, str):
                     return self._send(status, b"", Location=content)
-                body = content if isinstance(content, bytes) else json.dumps(content).encode()
+                body = _bytes(content)
                 if zipped:
                     return self._send(status, gzip.compress(body), **{"Content-Encoding": "gzip"})
                 return self._send(status, body)
@@ -54,6 +55,7 @@ class Service:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None
         self.place = f"127.0.0.1:{self._server.server_port}"
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -70,6 +72,12 @@ class Service:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _bytes(content):
+    if callable(content):
+        return content()
+    return content if isinstance(content, bytes) else json.dumps(content).encode()
 
 
 def self_signed(folder, bits=2048):

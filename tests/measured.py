@@ -21,6 +21,8 @@ from typing import ParamSpec
 
 import pytest
 
+from tests.skips import INCONCLUSIVE, MEASURED
+
 OTHERS, STOLEN = 0.05, 0.02
 """Shares of the host's CPU time that other programs, and a hypervisor, may take."""
 ATTEMPTS = 3
@@ -130,7 +132,9 @@ def measured(test: Callable[P, None]) -> Callable[P, None]:
                 if not (disturbed := began.until(Seen.now())):
                     raise
                 if not left:
-                    pytest.skip(f"inconclusive: {disturbed} of the host's CPU time while it was measured")
+                    pytest.skip(f"{INCONCLUSIVE}{disturbed} of the host's CPU time while it was measured")
         return None
 
+    # Reports of pytest carry it.
+    attempts.__dict__[MEASURED] = True
     return attempts

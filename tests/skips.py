@@ -1,4 +1,4 @@
-"""Lists what tests skip, and fails where a reason is not on the list of expected ones.
+"""Lists what tests skip, and fails where a reason is not on the list, or most measured tests found the host busy.
 
 pytest uses it as a plug-in, and `python3 tests/skips.py` reads what `cargo test -- --show-output` prints. Both do so if
 PARTYWALL_SKIPS names the list: a pattern a line as in shells, and comments. Only the standard library is used.
@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 LIST = "PARTYWALL_SKIPS"
+MEASURED, INCONCLUSIVE = "is_measured", "inconclusive: "
+"""The attribute of a test of `tests.measured`, and how its reason begins if the host was busy."""
+MOST_INCONCLUSIVE = 1 / 3
+"""The share of measured tests. With more, nobody would notice a broken effect for months."""
 RUST = re.compile(r"skipped: (.*)")
 """How a test in Rust says it; its output is otherwise that of a test that passes."""
 
@@ -48,13 +52,30 @@ def _of_pytest(config: Any) -> Counter[str]:
     return Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports)
 
 
+def crowded(inconclusive: int, measured: int) -> str:
+    """What is wrong if too many of the measured tests found the host busy; empty if not."""
+    if inconclusive < 2 or inconclusive <= MOST_INCONCLUSIVE * measured:
+        return ""
+    return f"ERROR: {inconclusive} of {measured} measured tests were inconclusive. Run them again on an idle host"
+
+
+def _crowded(config: Any) -> str:
+    """By the reports of a session. Tests that skip for what the host lacks do not count."""
+    stats = config.pluginmanager.get_plugin("terminalreporter").stats
+    calls = [report for outcome in ("passed", "failed") for report in stats.get(outcome, []) if report.when == "call"]
+    reasons = _of_pytest(config)
+    inconclusive = sum(times for reason, times in reasons.items() if reason.startswith(INCONCLUSIVE))
+    return crowded(inconclusive, inconclusive + sum(MEASURED in report.keywords for report in calls))
+
+
 def _checks(config: Any) -> bool:
     """Whether this process sees all tests: workers of xdist see their own."""
     return LIST in os.environ and not hasattr(config, "workerinput")
 
 
 def pytest_sessionfinish(session: Any) -> None:
-    if _checks(session.config) and unexpected(_of_pytest(session.config), expected(Path(os.environ[LIST]))):
+    config = session.config
+    if _checks(config) and (unexpected(_of_pytest(config), expected(Path(os.environ[LIST]))) or _crowded(config)):
         session.exitstatus = session.exitstatus or 1
 
 
@@ -63,6 +84,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
         terminalreporter.section("skips")
         for line in listed(_of_pytest(config), expected(Path(os.environ[LIST]))):
             terminalreporter.write_line(line)
+        if said := _crowded(config):
+            terminalreporter.write_line(said)
 
 
 # cargo test

@@ -78,8 +78,19 @@ def append_whole(file: Path, line: bytes) -> None:
         stream.write(line + b"\n")
 
 
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file of a user's in UTF-8, with or without a byte-order mark.
+
+    Only line ends end a line. `str.splitlines` also splits at characters that a value may contain, such as U+2028.
+    """
+    return path.read_text(encoding="utf-8-sig").split("\n")
+
+
 def kernel_text(path: str) -> str | None:
-    """A whole file of the kernel's; None if it cannot be read. Takes a third of the time of Python's own files."""
+    """A whole file of the kernel's; None if it cannot be read. Takes a third of the time of Python's own files.
+
+    Split it at line ends alone: names in it may contain whatever else `str.splitlines` takes for the end of a line.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

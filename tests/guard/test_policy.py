@@ -137,6 +137,8 @@ def test_a_vif_is_found_by_the_sandbox_of_a_run_that_is_going_on(
         (bundle / "pid").write_text(f"{os.getpid()}\n")
         if run == "run-a":
             assert resolve(policy)["vm2"] == VifPlace("eth0", f"/proc/{os.getpid()}/ns/net", True)
+    # A run that has just ended, whose file can no longer be read.
+    (tmp_path / "run-0" / "bundles" / "web" / "pid").mkdir(parents=True)
     with pytest.raises(UsageError, match="several runs have a sandbox 'web': run-a, run-b"):
         resolve(policy)
     named = loads(GOOD.replace("namespace: blue", "sandbox: run-b/web"))

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from partywall.errors import UsageError
+from partywall.load import check
 from partywall.load.compiling import inlined
 from partywall.load.document import Load
 from partywall.load.lasting import FOR_EVER_NS, addresses, for_guest, lasting
@@ -85,6 +86,20 @@ def test_a_scenario_gets_the_programs_of_its_plans_and_their_mistakes(tmp_path):
     whole = with_loads(scenario, tmp_path)
     assert whole.victims["v"].load.program["kinds"][0]["name"] == "visitor"
     assert whole.aggressors["w"].load.program["slices"]
+
+
+def test_only_line_ends_end_a_line_of_a_users_file(tmp_path):
+    """A browser's JSON has U+2028 as it is. The plan worked here, and was refused for guests."""
+    words = ["a\u2028b", "c\x85d", "e\x1cf"]
+    file = tmp_path / "words.jsonl"
+    file.write_text("".join(json.dumps({"word": word, "n": "1"}, ensure_ascii=False) + "\n" for word in words))
+    (tmp_path / "thinks.txt").write_text("1s \x1c\r\n2s\n")
+    rows = inlined(feeders(tmp_path, file.name, file.read_bytes()))["feeders"]["one"]["rows"]["inline"]
+    assert rows["rows"] == [[word, "1"] for word in words]
+    (tmp_path / "p.yaml").write_text((HERE / "plans" / "good.yaml").read_text())
+    (tmp_path / "users.csv").write_text((HERE / "plans" / "users.csv").read_text())
+    check.load(tmp_path / "p.yaml")
+    assert check.think_times(tmp_path / "thinks.txt") == [10**9, 2 * 10**9]
 
 
 def feeders(tmp_path, name, content):

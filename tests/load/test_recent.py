@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from partywall.host import Host
 from partywall.load import recent
 from partywall.load.record import LoadDirectory
 
@@ -37,3 +38,15 @@ def test_a_line_that_is_being_written_and_a_folder_without_a_load_are_nothing(lo
         stream.write('{"end_ns": 96')
     assert recent.p99_s(load.path, 10, int(100e9)) is not None
     assert recent.p99_s(tmp_path / "nowhere", 10, int(100e9)) is None
+
+
+def test_seconds_of_an_earlier_boot_are_not_recent(load, tmp_path):
+    """After a power failure, a dead load was the newest until the host had been up as long as before."""
+    load.append_line(second(1e6, 1000))
+    assert recent.p99_s(load.path, 10, int(100e9)) is None
+    load.append_line(second(100.5, 1000))
+    assert recent.p99_s(load.path, 10, int(100e9)) is not None, "its last second may end a little later"
+    for boot, known in ((Host.here().boot, True), ("another", False)):
+        other = LoadDirectory.create(tmp_path / boot, {"started": {"labels": LABELS}, "boot": boot})
+        other.append_line(second(95, 1000))
+        assert (recent.p99_s(other.path, 10, int(100e9)) is not None) is known

@@ -9,6 +9,7 @@ from partywall.core.document.decode import decode
 from partywall.errors import UsageError
 from partywall.migrate import check as plans
 from partywall.migrate.document import Method
+from partywall.migrate.measure import series
 from partywall.migrate.measure.end import Info
 from partywall.migrate.measure.refusals import refusals
 
@@ -78,3 +79,9 @@ def test_a_guest_of_one_s_own_moves_once_and_nothing_is_tried_out_on_it():
     assert (plan.moves, plan.calibration) == (1, 0)
     # A record keeps a plan as JSON.
     assert type(plan).model_validate(plan.model_dump(mode="json", exclude_unset=True)) == plan
+
+
+def test_a_probe_of_the_service_that_hangs_is_no_connection_yet():
+    assert not series._succeeds(["sleep", "60"], 0.05)
+    assert not series._succeeds(["false"], 60)
+    assert series._succeeds(["true"], 60)

@@ -101,3 +101,26 @@ def test_much_passes_while_guests_change(process):
     sender.join()
     assert got == b"o" * (1 << 20) + b"n" * (1 << 20)
     relay.close()
+
+
+def test_a_relay_that_ends_by_a_bug_ends_the_stream_at_once_and_says_why(process):
+    """Calls waited for their whole time, up to two minutes, and then said nothing of the cause."""
+
+    class Broken(socket.socket):
+        def recv(self, *_):
+            raise ValueError("a bug")
+
+    ours, guest = socket.socketpair()
+    relay = Relay(process, Broken(fileno=ours.detach()))
+    guest.sendall(b"to the client\n")
+    relay._thread.join(10)
+    relay.stdin.close()
+    assert (relay.stdout.read(), relay.stderr.read()) == (
+        b"",
+        b"the connection to the guest failed: ValueError('a bug')\n",
+    )
+    guest.settimeout(10)
+    # What it sent last was not read.
+    with pytest.raises(ConnectionResetError):
+        guest.recv(1)
+    relay.close()

@@ -1,6 +1,7 @@
 """Management controllers as servers have them: what one lacks or answers oddly does not hide what it has."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,32 @@ def test_a_status_of_what_a_controller_lacks_does_not_hide_what_it_has(status):
     lacking = (status, {"error": {"code": "Base.1.0.GeneralError"}})
     answers = {f"{CHASSIS}/EnvironmentMetrics": lacking, f"{CHASSIS}/Power": (200, POWER)}
     assert read(answers) == 150
+
+
+def dropped():
+    raise ConnectionResetError
+
+
+def silent():
+    time.sleep(0.3)
+    raise ConnectionResetError
+
+
+@pytest.mark.parametrize("lacks", ["EnvironmentMetrics", "Power"])
+@pytest.mark.parametrize("answer", [(200, dropped), (200, silent), (302, "http://192.0.2.1/elsewhere")])
+def test_a_connection_that_is_dropped_or_sent_elsewhere_for_one_form_does_not_hide_another(lacks, answer, monkeypatch):
+    monkeypatch.setattr(redfish, "TIMEOUT_S", 0.2)
+    has = {"EnvironmentMetrics": {"PowerWatts": {"Reading": 150}}, "Power": POWER}
+    answers = {f"{CHASSIS}/{name}": (200, content) for name, content in has.items()}
+    assert read(answers | {f"{CHASSIS}/{lacks}": answer}) == 150
+
+
+def test_a_controller_that_drops_every_connection_is_gone_after_two():
+    answers = dict.fromkeys((f"{CHASSIS}/EnvironmentMetrics", f"{CHASSIS}/Power"), (200, dropped))
+    with Service(answers) as service:
+        with pytest.raises(MeterError, match="EnvironmentMetrics: ") as failed:
+            meter_of(service).read()
+        assert (failed.value.kind, len(service.seen)) == ("gone", 2)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +148,22 @@ def supplies(*figures, page=2):
 
 def test_the_power_of_all_supplies_is_added_and_an_absent_one_has_none():
     assert read(supplies(100, None, 50.5, 7)) == 157.5
+
+
+def test_a_supply_that_is_put_in_later_is_added_and_one_that_is_taken_out_has_none(monkeypatch):
+    """The sum was that of the supplies of the first reading for ever."""
+    with Service(supplies(100, None)) as service:
+        meter = meter_of(service)
+        assert meter.read().watts == 100
+        service.answers = supplies(60, 50)
+        assert meter.read().watts == 60, "supplies are not looked up at every reading"
+        monkeypatch.setattr(redfish, "now_ns", lambda: meter._until_ns)
+        assert meter.read().watts == 110
+        service.answers = supplies(None, 120)
+        monkeypatch.setattr(redfish, "now_ns", lambda: 0)
+        with pytest.raises(MeterError):
+            meter.read()
+        assert meter.read().watts == 120
 
 
 def test_a_supply_without_a_figure_is_no_zero():

@@ -1,11 +1,12 @@
 """Meters: names, counters, answers of each protocol, and threads that stop nothing but themselves."""
 
+import contextlib
 import os
 import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partywall.errors import UsageError
@@ -306,6 +307,21 @@ def test_a_recording_is_replayed_at_its_pace_and_ends(tmp_path):
         file.write_text(f"s,watts\n0,100\n{row}\n")
         with pytest.raises(UsageError, match="not a table of numbers"):
             meters.make(f"replay:{file}", Host.here())
+    file.write_text('s,watts\n0,100\n1,"' + "1" * 200_000)
+    with pytest.raises(UsageError, match="not a table of numbers: field larger than field limit"):
+        meters.make(f"replay:{file}", Host.here())
+
+
+CELLS = ("s,watts\n", "0,100\n", '"', ",", "\n", "\r", "\0", "1", "nan", "-5", "é", "9" * 200_000)
+
+
+@settings(deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "200")))
+@given(st.lists(st.sampled_from(CELLS), max_size=12).map("".join))
+def test_any_table_is_replayed_or_a_users_mistake(tmp_path_factory, text):
+    file = tmp_path_factory.getbasetemp() / "any.csv"
+    file.write_text(f"s,watts\n{text}", newline="")
+    with contextlib.suppress(UsageError):
+        assert meters.make(f"replay:{file}", Host.here()).read().watts >= 0
 
 
 class Hanging:

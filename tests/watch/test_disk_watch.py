@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 from dataclasses import replace
 
 import pyarrow.parquet as pq
@@ -262,6 +263,23 @@ def test_the_record_adds_up_to_what_the_disk_did(watched):
     assert (whole.uses[0].operations, whole.waited_ns) == (10_000, {"": 50 * SECOND})
     record.settle()
     assert {file.stem for file in record.path.glob("*.parquet")} == {"disks", "tenants", "waits"}
+
+
+def test_tables_are_of_all_lines_also_if_the_clock_was_set_back(watched):
+    """Lines that were added after the clock was set back looked older than the tables, which lacked them for ever."""
+    record, _ = watched(20)
+    lines, table = record.path / record.LINES, record.path / "disks.parquet"
+    whole = lines.read_bytes()
+    lines.write_bytes(b"".join(whole.splitlines(keepends=True)[:-5]))
+    record.settle()
+    fewer = pq.read_metadata(table).num_rows
+    lines.write_bytes(whole)
+    os.utime(lines, (1, 1))
+    record.settle()
+    assert pq.read_metadata(table).num_rows > fewer
+    made = table.stat().st_ino
+    record.settle()
+    assert table.stat().st_ino == made, "tables of the same lines are not written again"
 
 
 @pytest.mark.long

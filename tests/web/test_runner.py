@@ -245,6 +245,51 @@ def test_a_record_that_was_deleted_a_month_ago_is_removed_by_itself(runner, fold
     assert len(list(folder.trash.iterdir())) == 1
 
 
+def test_a_clock_that_is_ten_years_ahead_removes_nothing_for_good(runner, folder, monkeypatch):
+    for name in ("load-1", "load-2"):
+        record(folder, name)
+        ask(runner, "delete", key="press-001", record=name)
+    put(folder, state=State.ENDED, created=time.time())
+    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9 + 10 * 365 * 86400)
+    runner.step()
+    assert [each.name for each in deleted.entries(folder)] == ["load-2", "load-1"]
+    assert folder.job("job-00001") is not None
+
+
+def test_a_step_that_fails_is_said_once_and_tried_again(runner, folder, monkeypatch, capsys):
+    """On a full disk, the runner ended at the end of each job, and so did each that was started in its place."""
+    monkeypatch.setattr(running, "AGAIN_S", 0.0)
+    job = put(folder, state=State.RUNNING, pid=2**22 + 1, start_ticks=1, attempt=1)
+    write, full = Folder.put, [OSError(28, "No space left on device")] * 2
+
+    def kept(self, changed):
+        if full:
+            raise full.pop()
+        return write(self, changed)
+
+    monkeypatch.setattr(Folder, "put", kept)
+    with running._telling(folder) as runner._tell:
+        assert folder.why_stalled() == ""
+        for _ in range(2):
+            runner.try_step()
+        assert folder.job(job.id).state is State.RUNNING
+        said = pages.status(job, live.State(), list, running=False, stalled=folder.why_stalled)
+        assert said.startswith("the queue stands still: [Errno 28] No space left on device; it is tried again")
+        assert ask(runner, "ping")["ok"]
+        runner.try_step()
+        assert folder.job(job.id).state is State.ENDED
+        assert folder.why_stalled() == ""
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+def test_after_a_step_that_failed_the_runner_waits(runner, monkeypatch):
+    steps = []
+    monkeypatch.setattr(Runner, "step", lambda _: steps.append(1) or 1 / 0)
+    for _ in range(3):
+        runner.try_step()
+    assert len(steps) == 1
+
+
 def test_files_that_cannot_be_removed_do_not_hold_up_the_queue(runner, folder, monkeypatch):
     record(folder, "load-1")
     ask(runner, "delete", key="press-001", record="load-1")

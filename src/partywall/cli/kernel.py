@@ -35,6 +35,7 @@ from partywall.events import Event, Note
 from partywall.host.label import WORK_ROOT, Label
 from partywall.sandbox import Sandbox, Settings, make, reaper
 from partywall.sandbox.measuring import measuring
+from partywall.sandbox.own_threads import kept_off
 
 ID = "workload"
 CALIBRATION_NS = 300_000_000
@@ -247,7 +248,7 @@ def _sandbox(cpus: str | None, work_dir: Path) -> Iterator[tuple[Sandbox, Inbox]
     messages = Inbox()
     sandbox = make(Settings(name=ID, backend="process", cpus=chosen), label)
     try:
-        with measuring("a kernel of 'partywall probe' or 'partywall stress'", _warn):
+        with measuring("a kernel of 'partywall probe' or 'partywall stress'", _warn), kept_off(chosen):
             sandbox.start(lambda method, params: messages.put(ID, method, params))
             yield sandbox, messages
     finally:

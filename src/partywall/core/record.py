@@ -185,6 +185,8 @@ class Record:
 
 
 E = TypeVar("E", bound=BaseModel)
+LINES_BYTES = b"lines_bytes"
+"""The key in a table of how many bytes of lines it was made of."""
 ROWS = 50_000
 """The most rows of a table that are converted at a time."""
 
@@ -318,14 +320,14 @@ class JobRecord(Record, Generic[J]):
         lines = self.path / self.LINES
         if not self.TABLES or not lines.exists():
             return
-        first = self.path / f"{self.TABLES[0].name}.parquet"
-        if first.exists() and first.stat().st_mtime_ns > lines.stat().st_mtime_ns:
+        first, size = self.path / f"{self.TABLES[0].name}.parquet", lines.stat().st_size
+        if first.exists() and _made_of(first, lines) == size:
             return
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
 
         # The first one is written last, because it says that all are there.
         for tabled in reversed(self.TABLES):
-            fresh, schema = self.path / f".{tabled.name}.parquet", _schema(tabled.row)
+            fresh, schema = self.path / f".{tabled.name}.parquet", _schema(tabled.row, size)
             with pq.ParquetWriter(fresh, schema, compression="zstd") as writer:
                 for table in _tables((line for line in self.stream if isinstance(line, tabled.line)), tabled, schema):
                     writer.write_table(table)
@@ -344,12 +346,27 @@ def _tables(lines: Iterable[Any], tabled: Tabled, schema: Any) -> Iterator[Any]:
     yield pa.Table.from_pylist(held, schema)
 
 
-def _schema(model: type[BaseModel]) -> Any:
-    """The columns of a table whose rows are of a model."""
+def _made_of(table: Path, lines: Path) -> int | None:
+    """The bytes of lines that a table was made of; None if there are newer ones.
+
+    Times do not tell, because the clock may have been set back since; but earlier versions wrote nothing else.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+
+    known = pq.read_schema(table).metadata or {}
+    if LINES_BYTES in known:
+        return int(known[LINES_BYTES])
+    is_newer = table.stat().st_mtime_ns > lines.stat().st_mtime_ns
+    return lines.stat().st_size if is_newer else None
+
+
+def _schema(model: type[BaseModel], lines_bytes: int) -> Any:
+    """The columns of a table whose rows are of a model, and of how many bytes of lines it is made."""
     import pyarrow as pa  # noqa: PLC0415 - slow to import
 
     columns = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
-    return pa.schema([(name, columns[_plain(info.annotation)]) for name, info in model.model_fields.items()])
+    fields = [(name, columns[_plain(info.annotation)]) for name, info in model.model_fields.items()]
+    return pa.schema(fields, {LINES_BYTES: str(lines_bytes)})
 
 
 def _plain(annotation: Any) -> Any:

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from partywall.errors import CapabilityError
 
 ROOT = Path("/")
+OUTPUT_S = 60.0
+"""How long a program that says something about the host may take."""
 
 
 class Usage(Protocol):
@@ -29,10 +31,10 @@ class Usage(Protocol):
 
 
 def _output(argv: Sequence[str]) -> str:
-    """The output of a program; empty if it cannot be started."""
+    """The output of a program; empty if it cannot be started, or does not end in time."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
-    except OSError:
+        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False, timeout=OUTPUT_S)
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout or done.stderr
 
@@ -63,6 +65,11 @@ class Host:
     def here(cls) -> Host:
         """The host of this process, without the agent's facts."""
         return cls({})
+
+    @property
+    def boot(self) -> str:
+        """Changes when the host restarts, after which its clock and its counters begin again; empty if unknown."""
+        return self.text("/proc/sys/kernel/random/boot_id") or ""
 
     @property
     def cpus(self) -> tuple[int, ...]:

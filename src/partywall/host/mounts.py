@@ -33,7 +33,7 @@ class Mount:
 def mounts(root: Path) -> list[Mount]:
     """The mounts that this process sees, in the order of the table. Empty if there is no table."""
     try:
-        text = (root / "proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        text = (root / "proc/self/mountinfo").read_bytes().decode("utf-8", "surrogateescape")
     except OSError:
         return []
     return list(_read(text))
@@ -41,7 +41,7 @@ def mounts(root: Path) -> list[Mount]:
 
 def _read(text: str) -> Iterator[Mount]:
     """Parses the table. Malformed lines are skipped."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         before, dash, after = line.partition(" - ")
         place, kind = before.split(" "), (*after.split(" "), "", "")
         if not dash or len(place) < 6 or not re.fullmatch(r"\d+:\d+", place[2]):

@@ -81,7 +81,7 @@ class Loads(NeverContinued):
         if needed := memory_here(job.program, setup):
             here.check_free_memory(needed, USERS, checks)
         with _prepared(job, setup, checks) as prepared:
-            about = _about(job, setup, prepared) | {"memory_checked": checked}
+            about = _about(job, setup, prepared) | {"memory_checked": checked, "boot": options.host.boot}
             record = LoadDirectory.create(options.folder(name), about)
             with record.exclusive():
                 emit(Started(record.path, prepared.started))

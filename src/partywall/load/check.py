@@ -26,6 +26,7 @@ from partywall.core.document.form import checked, opened, problem
 from partywall.core.document.reading import BYTES_MAX as SCENARIO_BYTES_MAX
 from partywall.core.document.reading import read
 from partywall.errors import Problem
+from partywall.files import lines_of
 from partywall.load.document import (
     Body,
     Branch,
@@ -198,7 +199,7 @@ def _feeder(path: At, feeder: Feeder, folder: Path, columns: dict[str, tuple[str
         return
     try:
         names = _columns(feeder, folder)
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         key = "csv" if feeder.csv is not None else "json_lines"
         coded = isinstance(error, UnicodeDecodeError)
         remedy = "save it in UTF-8" if coded else "check the path, relative to the plan, and its content"
@@ -220,7 +221,7 @@ def _columns(feeder: Feeder, folder: Path) -> tuple[str, ...]:
                 raise ValueError(f"{feeder.csv} has no header line followed by rows")
             return head
     if feeder.json_lines is not None:
-        for line in (folder / feeder.json_lines).read_text(encoding="utf-8-sig").splitlines():
+        for line in lines_of(folder / feeder.json_lines):
             if line.strip():
                 first = json.loads(line)
                 if not isinstance(first, dict):
@@ -460,7 +461,7 @@ def _base64(path: At, text: str) -> Iterator[Mistake]:
 def think_times(path: Path) -> list[int]:
     """Durations in a file in ns, one on each line. ValueError with the wrong line."""
     times = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue
         try:

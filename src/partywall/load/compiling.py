@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from partywall.errors import Problem, UsageError
+from partywall.files import lines_of
 from partywall.load.check import Loaded, label_of, think_times
 from partywall.load.document import (
     Body,
@@ -243,7 +244,7 @@ def _rows(rows: Json) -> Json:
     if "json_lines" in rows:
         file = Path(rows["json_lines"])
         with _read(file):
-            numbered = [(n, line) for n, line in enumerate(file.read_text("utf-8-sig").splitlines(), 1) if line.strip()]
+            numbered = [(n, line) for n, line in enumerate(lines_of(file), 1) if line.strip()]
         objects = [_object(file, number, line) for number, line in numbered]
         columns = list(objects[0])
         for (number, _), line in zip(numbered, objects, strict=True):
@@ -257,7 +258,7 @@ def _rows(rows: Json) -> Json:
 def _object(file: Path, number: int, line: str) -> Json:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(Problem(f"line {number} is not JSON: {error}", "write an object a line", str(file))) from None
     if not isinstance(value, dict):
         raise UsageError(Problem(f"line {number} is not a JSON object", "write an object a line", str(file)))

@@ -30,7 +30,7 @@ from partywall.load.memory import USERS, generator_bytes
 from partywall.load.second import SECOND_NS, Beside, Second, Seconds
 from partywall.sandbox import Sandbox, Settings, Spent, qemu, reap, reaper
 from partywall.sandbox.backends import Name as BackendName
-from partywall.sandbox.own_threads import keep_on
+from partywall.sandbox.own_threads import kept_off
 from partywall.sandbox.qemu.machine import Nic
 from partywall.session import Session
 
@@ -44,6 +44,9 @@ LEAD_NS = 100_000_000
 LEAD_ELSEWHERE_NS = 300_000_000
 # Counters of a second arrive within a fifth of a second after its end, if their agent gets CPU time.
 COUNTERS_S = 1.5
+# Counters are read for this long after all stages, which may end late; their times are sent so far ahead.
+AFTER_S = 60
+AHEAD_S = 3600
 # A generator that is silent for this long has hung.
 SILENCE_S = 10.0
 WAIT_S = 0.2
@@ -152,6 +155,25 @@ class Monitor:
         return HostSecond(cpus=len(self.cpus), **figures)
 
 
+@dataclass
+class Moments:
+    """The full seconds at which counters are read, from `next` to below `end`, handed out up to an hour ahead.
+
+    A message to an agent has a maximum length, and the agent keeps all that it has been given.
+    """
+
+    next: int
+    end: int
+
+    def due(self, now: int) -> range:
+        """Those to hand out at the second `now`; empty while at least half of an hour has been handed out."""
+        if self.next > now + AHEAD_S // 2:
+            return range(0)
+        due = range(self.next, min(self.end, now + AHEAD_S))
+        self.next = max(self.next, due.stop)
+        return due
+
+
 class PreparedLoad:
     """A load whose agents are ready. Use it as a context manager. Afterwards nothing of it is left on the host."""
 
@@ -173,7 +195,10 @@ class PreparedLoad:
     def _prepare(self, program: Mapping[str, Any], checks: Checks | None) -> None:
         allowed = os.sched_getaffinity(0)
         if not self.setup.generators:
-            self._make_room(allowed)
+            # Otherwise this process would delay the generator.
+            room = contextlib.ExitStack()
+            room.enter_context(kept_off(self.setup.cpus))
+            self._agents.at_end(room.close)
         self._agents.at_end(reaper.clean, self._agents.label)
         self.monitors: dict[str, Monitor] = {}
         self._watchers: dict[str, str] = {}
@@ -251,16 +276,6 @@ class PreparedLoad:
                 checks.require(self._agents.client(name), needed, USERS, there.place)
             elif self.setup.backend == "qemu":
                 checks.inspect(self._agents.client(name), needed, USERS, name)
-
-    def _make_room(self, allowed: set[int]) -> None:
-        """Keeps this process off the generator's CPUs, if there are others, so that it does not delay the generator.
-
-        Called before agents start, because the threads that read from them inherit this affinity.
-        """
-        others = allowed - set(self.setup.cpus)
-        if others:
-            keep_on(others)
-            self._agents.at_end(keep_on, allowed)
 
     def _watch(self, name: str, **targets: Any) -> None:
         """Reads the counters of an agent beside the server at this host's full seconds."""
@@ -366,12 +381,9 @@ class PreparedLoad:
         begin_ns = self.begin_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + self._lead_ns
         for name in self._generators:
             self._agents.client(name).call("workload.schedule", id=ID, switches=[{"at_ns": begin_ns, "intensity": 1.0}])
-        last = begin_ns + self.stages_ns + 60 * SECOND_NS
-        moments = [at * SECOND_NS for at in range(begin_ns // SECOND_NS, last // SECOND_NS)]
-        for name, agent in self._watchers.items():
-            offset = self.monitors[name].offset_ns
-            due = [at - offset for at in moments if at > begin_ns - self._lead_ns]
-            self._agents.client(agent).call("monitor.schedule", id=MONITOR, at_ns=due)
+        moments = Moments(
+            (begin_ns - self._lead_ns) // SECOND_NS + 1, (begin_ns + self.stages_ns) // SECOND_NS + AFTER_S
+        )
         threads = [(name, thread) for name in self._generators for thread in range(self.setup.threads)]
         seconds = Seconds(threads, begin_ns + self.stages_ns)
         heard = dict.fromkeys(self._generators, time.monotonic())
@@ -379,6 +391,7 @@ class PreparedLoad:
         own = [monitor for name, monitor in self.monitors.items() if name == GENERATOR or name in self._generators]
         beside = Beside(lambda number: all(monitor.knows(number) for monitor in own), COUNTERS_S)
         while True:
+            self._schedule_readings(moments)
             self._keep_clocks(running)
             for name, method, params in self._agents.take(WAIT_S):
                 if self._hear(name, method, params, seconds):
@@ -414,6 +427,13 @@ class PreparedLoad:
         at_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + self._lead_ns
         for name in self._generators:
             self._agents.client(name).call("load.level", id=ID, at_ns=at_ns, level=level)
+
+    def _schedule_readings(self, moments: Moments) -> None:
+        """Gives the monitors the next times to read at, if they have few left."""
+        if due := moments.due(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // SECOND_NS):
+            for name, agent in self._watchers.items():
+                at_ns = [at * SECOND_NS - self.monitors[name].offset_ns for at in due]
+                self._agents.client(agent).call("monitor.schedule", id=MONITOR, at_ns=at_ns)
 
     def _keep_clocks(self, running: Collection[str]) -> None:
         """Corrects clocks of generators in guests and elsewhere from time to time. TrialError if one jumped."""

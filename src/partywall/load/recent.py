@@ -11,8 +11,9 @@ from typing import Any
 
 from partywall.core.report.latency import quantiles
 from partywall.errors import PartywallError
+from partywall.host import Host
 from partywall.load.record import LoadDirectory
-from partywall.load.second import add_pairs, histogram
+from partywall.load.second import SECOND_NS, add_pairs, histogram
 
 TAIL_BYTES = 4 << 20
 """Of a load's lines, what is read at most: seconds take some KiB each."""
@@ -21,15 +22,21 @@ TAIL_BYTES = 4 << 20
 def p99_s(path: Path, window_s: float, now_ns: int) -> float | None:
     """The p99 response time of the last `window_s` until `now_ns`; None without any response.
 
-    Of a load that has ended, nothing is recent any more. None too for what is no record of a load yet.
+    Of a load that has ended, nothing is recent any more. None too for what is no record of a load yet, and for a load
+    of an earlier boot, whose times are of another clock.
     """
     try:
-        labels = LoadDirectory.open(path).about()["started"]["labels"]
+        about = LoadDirectory.open(path).about()
+        labels = about["started"]["labels"]
     except (PartywallError, KeyError):
+        return None
+    boot = Host.here().boot
+    if about.get("boot", boot) != boot:
         return None
     counts: dict[int, int] = {}
     for second in _tail(path / LoadDirectory.LINES):
-        if second["end_ns"] <= now_ns - window_s * 1e9:
+        # Records of earlier versions do not name the boot.
+        if not now_ns - window_s * 1e9 < second["end_ns"] <= now_ns + SECOND_NS:
             continue
         for number, timing in second["timings"].items():
             if labels[int(number)]["sort"] == "http":
@@ -42,7 +49,7 @@ def _tail(file: Path) -> Iterator[Mapping[str, Any]]:
     with contextlib.suppress(OSError), file.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - TAIL_BYTES))
-        lines: Iterable[bytes] = stream.read().splitlines()
+        lines: Iterable[bytes] = stream.read().split(b"\n")
         for line in lines:
             # The first may be cut off, and the last is perhaps being written.
             with contextlib.suppress(ValueError):

@@ -59,7 +59,7 @@ class Powers(Capability[PowerJob, PowerRecord, PowerReport]):
             if isinstance(job, CalibrateJob):
                 measure.climb(record, job, every, options, emit)
                 return
-            record.found([meter.facts for meter in every.values()], measure.boot(options.host), job.node)
+            record.found([meter.facts for meter in every.values()], options.host.boot, job.node)
             reads = {consumer.name: consumer.read for consumer in consumers}
             measure.read(record, options.host, every, reads, getattr(job, "for_ns", 0), job.every_ns, emit)
 

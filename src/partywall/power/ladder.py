@@ -6,6 +6,7 @@ intensities of each slot, and notes when the slot was.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from partywall.events import Doing, Emit, Left
 from partywall.host.label import Label
 from partywall.power.values import DisturbedCalibration, Slot
 from partywall.sandbox import Settings
+from partywall.sandbox.own_threads import kept_off
 from partywall.session import Session
 
 KERNEL = "integer"
@@ -114,17 +116,23 @@ class Load:
         self._session.close()
 
     def _start(self) -> None:
+        room = contextlib.ExitStack()
+        room.enter_context(kept_off(cpu for worker in self._workers for cpu in worker.settings.cpus))
+        self._session.at_end(room.close)
         self._session.add(*(worker.settings for worker in self._workers))
         for worker in self._workers:
-            sandbox = self._session.sandboxes[worker.name]
-            work = {"kernel": {"name": worker.kernel, "params": {}}}
-            client = self._session.client(worker.name)
-            client.call(
-                "workload.start", timeout_s=60, id=worker.name, work=work, pace="scheduled", threads=worker.threads,
-                slice_ns=SLICE_NS, work_dir=sandbox.work_dir, seed=1,
-            )  # fmt: skip
-            if warning := calibrate(client, worker.name, CALIBRATION_NS).warning:
-                self.disturbed.append(DisturbedCalibration(worker=worker.name, warning=warning))
+            self._begin(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        """Starts and calibrates the kernel of a worker."""
+        sandbox, client = self._session.sandboxes[worker.name], self._session.client(worker.name)
+        work = {"kernel": {"name": worker.kernel, "params": {}}}
+        client.call(
+            "workload.start", timeout_s=60, id=worker.name, work=work, pace="scheduled", threads=worker.threads,
+            slice_ns=SLICE_NS, work_dir=sandbox.work_dir, seed=1,
+        )  # fmt: skip
+        if warning := calibrate(client, worker.name, CALIBRATION_NS).warning:
+            self.disturbed.append(DisturbedCalibration(worker=worker.name, warning=warning))
 
     @property
     def pids(self) -> dict[str, int]:

@@ -167,8 +167,8 @@ def climb(record: PowerRecord, job: CalibrateJob, every: Mapping[str, Meter], op
     if unknown := measured - {(step.block, step.level) for step in wanted}:
         level = sorted(unknown)[0][1]
         refuse_to_resume(record, f"this host has other levels of load than {level}, which was measured")
-    expect_same(record, record.about, {"boot": boot(options.host)})
-    record.found([meter.facts for meter in every.values()], boot(options.host))
+    expect_same(record, record.about, {"boot": options.host.boot})
+    record.found([meter.facts for meter in every.values()], options.host.boot)
     left = [step for step in wanted if (step.block, step.level) not in measured]
     with labelled(stamped("power-calibrate"), options.work_root) as label:
         each = workers(next(iter(every.values())), options.host)
@@ -182,8 +182,3 @@ def _measured(record: PowerRecord) -> set[tuple[int, str]]:
         refuse_to_resume(record, "a version that did not keep its number of blocks made it")
     last_ns = max((reading.time_ns for reading in evidence.readings), default=0)
     return {(slot.block, slot.level) for slot in evidence.slots if slot.end_ns + LAG_NS <= last_ns}
-
-
-def boot(host: Host) -> str:
-    """Changes when a host restarts, after which its clock and its counters begin again."""
-    return (host.text("/proc/sys/kernel/random/boot_id") or "").strip()

@@ -147,7 +147,7 @@ def own_path(membership: str) -> str | None:
 
     A path that leaves this process's cgroup namespace cannot be divided here.
     """
-    paths = [line.removeprefix("0::") for line in membership.splitlines() if line.startswith("0::")]
+    paths = [line.removeprefix("0::") for line in membership.split("\n") if line.startswith("0::")]
     if not paths or paths[0].startswith("/.."):
         return None
     return paths[0].removesuffix(f"/{LEAF}") or "/"

@@ -43,6 +43,8 @@ BOOT_S = 10.0
 """Time for starting guests, for the estimate of the time left."""
 GUEST_BYTES = 512 << 20
 """Memory that a guest needs on the host."""
+TOOL_S = 60.0
+"""How long `ip` and `tc` may take."""
 COUNTERS = "counters"
 """ID of the monitor in a guest."""
 READ_S = 10.0
@@ -60,7 +62,10 @@ def tc(namespace: str, *arguments: str) -> str:
 
 
 def _tool(*command: str) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=TOOL_S)
+    except subprocess.TimeoutExpired:
+        raise TrialError(f"{' '.join(command)}: it did not end within {TOOL_S:g} s") from None
     if ran.returncode:
         raise TrialError(f"{' '.join(command)}: {ran.stderr.strip()}")
     return ran.stdout

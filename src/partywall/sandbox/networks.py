@@ -55,15 +55,18 @@ def _deleted(name: str) -> str:
 
 
 def in_namespace(namespace: Path, make: Callable[[], T]) -> T:
-    """Calls `make` inside a network namespace, in a thread that enters it and ends. OSError if that fails."""
+    """Calls `make` inside a network namespace, in a thread that enters it and ends.
+
+    OSError if it cannot be entered, and whatever `make` raises.
+    """
     made: list[T] = []
-    failed: list[OSError] = []
+    failed: list[Exception] = []
 
     def inside() -> None:
         try:
             _enter(namespace)
             made.append(make())
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - raised below, by the thread that waits
             failed.append(error)
 
     thread = threading.Thread(target=inside)

@@ -6,6 +6,7 @@ of network kernels listen. The namespace and everything in it is removed with th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from dataclasses import dataclass
@@ -58,10 +59,10 @@ class Port:
         _ip("-n", self.namespace, "link", "set", self.interface, "master", BRIDGE, "up")
 
     def unplug(self) -> None:
-        """Removes the port if it exists."""
-        subprocess.run(
-            ["ip", "-n", self.namespace, "link", "del", self.interface], capture_output=True, check=False, timeout=20
-        )
+        """Removes the port if it exists. One that could not be removed in time is refused where it is made again."""
+        command = ["ip", "-n", self.namespace, "link", "del", self.interface]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, check=False, timeout=20)
 
     def _make_bridge(self) -> None:
         _ip("netns", "add", self.namespace)

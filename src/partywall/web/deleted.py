@@ -109,6 +109,16 @@ def hide(folder: Folder, before: float) -> int:
     return len(gone)
 
 
+def expire(folder: Folder) -> None:
+    """Hides what was kept long enough, unless nothing in the folder is younger.
+
+    The clock may then be wrong, as on a host that has just booted in another year, and nobody would get them back.
+    """
+    before = time.time() - KEPT_DAYS * 86400
+    if max([*(each.at for each in entries(folder)), *(job.created for job in folder.all())], default=0.0) > before:
+        hide(folder, before)
+
+
 def _forget_jobs(folder: Folder, gone: set[str], left: set[str]) -> None:
     """Forgets jobs whose record was removed for good, and old ones that never left a record."""
     oldest = time.time() - KEPT_DAYS * 86400

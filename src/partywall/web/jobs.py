@@ -6,6 +6,7 @@ queue is the jobs that are queued, in order of their creation. Only the runner w
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
@@ -134,6 +135,7 @@ class Folder:
         self.notes = self.own / "notes"
         self.trash = self.own / "deleted"
         self.socket = self.own / "runner.sock"
+        self.stalled = self.own / "stalled.txt"
         self._made_by: dict[str, str] = {}
         self._known: dict[str, tuple[tuple[int, int], Job]] = {}
         self._all: tuple[int, Sequence[Job]] | None = None
@@ -206,6 +208,12 @@ class Folder:
         jobs = sorted(stored, key=lambda job: (job.created, job.id))
         self._all = (changed, jobs) if settled else None
         return jobs
+
+    def why_stalled(self) -> str:
+        """Why the runner cannot go on with the queue; empty if it can."""
+        with contextlib.suppress(OSError):
+            return self.stalled.read_bytes().decode("utf-8", "replace").strip()
+        return ""
 
     def waiting(self) -> Sequence[Job]:
         """The jobs that run or are next, oldest first."""

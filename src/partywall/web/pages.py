@@ -287,9 +287,19 @@ FORCED: dict[Force | None, str] = {
 
 
 def status(  # noqa: PLR0911 - one for each state
-    job: Job | None, live: Live, waiting: Callable[[], Sequence[Job]], *, running: bool
+    job: Job | None,
+    live: Live,
+    waiting: Callable[[], Sequence[Job]],
+    *,
+    running: bool,
+    stalled: Callable[[], str] = str,
 ) -> str:
-    """What a record or job does now, in one line. waiting: gives the jobs that run or are next."""
+    """What a record or job does now, in one line.
+
+    waiting: gives the jobs that run or are next. stalled: gives why the queue stands still; empty if it does not.
+    """
+    if job is not None and job.state in (State.QUEUED, State.RUNNING) and (why := stalled()):
+        return f"the queue stands still: {why}; it is tried again every few seconds"
     if job is not None and job.state is State.QUEUED:
         ahead = [other for other in waiting() if other.created < job.created or other.state is State.RUNNING]
         ahead = [other for other in ahead if other.id != job.id]

@@ -45,7 +45,8 @@ REDRAWN = 5
 class Facts:
     """What the page of a record shows. path: None before the record exists. waiting: gives the jobs that run or wait.
 
-    output: the file with what the job printed. key: makes the idempotency key of an action from its name.
+    stalled: gives why the queue stands still. output: the file with what the job printed. key: makes the idempotency
+    key of an action from its name.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Facts:
     matrix: Matrix | None
     may_change: bool
     waiting: Callable[[], Sequence[Job]]
+    stalled: Callable[[], str]
     output: Path | None
     key: Callable[..., str]
 
@@ -69,7 +71,7 @@ def parts(facts: Facts) -> dict[str, Part]:
         "state": "measuring" if running else job.state if job else "stopped",
         "running": running,
         "ended": ended,
-        "status": pages.status(job, live, facts.waiting, running=running),
+        "status": pages.status(job, live, facts.waiting, running=running, stalled=facts.stalled),
         "left": pages.left(live, running=running),
         "outcome": records.outcome(facts.path, job.exit if job and job.exit is not None else live.exit),
         "has_page": facts.path is not None and (facts.path / "report.html").is_file(),

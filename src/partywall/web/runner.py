@@ -45,6 +45,9 @@ REQUEST_BYTES_MAX = 1 << 20
 REQUEST_S = 5.0
 STEP_S = 0.2
 IDLE_S = 600.0
+AGAIN_S = 5.0
+"""How long after a failure the queue is tried again."""
+TOLD_BYTES = 512
 PURGE_S = 3600.0
 BESIDE_S = 1800.0
 """A report or a clean-up that takes longer is killed, so that the queue goes on."""
@@ -111,16 +114,23 @@ class Report(OfRecord):
 
 
 class Runner:
-    """The state of a runner. allow_commands: whether jobs may run the commands that documents contain."""
+    """The state of a runner.
 
-    def __init__(self, folder: Folder, *, allow_commands: bool = False) -> None:
-        self._folder = folder
+    allow_commands: whether jobs may run the commands that documents contain. tell: stores why the queue stands still.
+    """
+
+    def __init__(
+        self, folder: Folder, *, allow_commands: bool = False, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._folder, self._tell = folder, tell
         self._allow_commands = allow_commands
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._reports: dict[subprocess.Popen[bytes], float] = {}
         self._purge_at = 0.0
         self._removed: set[str] = set()
+        self._again_at = 0.0
+        self._failure = ""
         self.active_at = time.monotonic()
 
     def answer(self, line: bytes) -> dict[str, Any]:
@@ -303,6 +313,26 @@ class Runner:
         del request
         return {"pid": os.getpid(), "allow_commands": self._allow_commands}
 
+    def try_step(self) -> None:
+        """Takes a step. One that fails, as on a full disk, is told and tried again after some time.
+
+        Otherwise this process would end, and whoever needs it next would start another that ends as well.
+        """
+        if time.monotonic() < self._again_at:
+            return
+        try:
+            self.step()
+        except Exception as error:  # noqa: BLE001 - requests are still answered
+            self._again_at = time.monotonic() + AGAIN_S
+            if str(error) != self._failure:
+                traceback.print_exc()
+                self._failure = str(error)
+                self._tell(self._failure)
+        else:
+            if self._failure:
+                self._tell("")
+            self._failure = ""
+
     def step(self) -> None:
         """Takes note of a job that has ended, and starts the next one if the host is free."""
         going = self._folder.waiting()
@@ -338,7 +368,7 @@ class Runner:
             self._purge_at = time.monotonic() + PURGE_S
             self._removed.clear()
             with contextlib.suppress(OSError):
-                deleted.hide(self._folder, time.time() - deleted.KEPT_DAYS * 86400)
+                deleted.expire(self._folder)
         # What cannot be removed, such as the files of another user, is tried again with the next look.
         paths = [path for path in deleted.hidden(self._folder) if path not in self._removed][:PURGED_AT_A_TIME]
         if paths:
@@ -554,14 +584,14 @@ def serve(folder: Folder, *, user: int, allow_commands: bool = False) -> None:
     with _alone(folder) as first:
         if not first:
             return
-        runner = Runner(folder, allow_commands=allow_commands)
-        with _listening(folder, user) as listener:
+        with _telling(folder) as tell, _listening(folder, user) as listener:
+            runner = Runner(folder, allow_commands=allow_commands, tell=tell)
             while time.monotonic() - runner.active_at < IDLE_S:
                 with contextlib.suppress(TimeoutError):
                     connection, _ = listener.accept()
                     runner.active_at = time.monotonic()
                     _serve_one(runner, connection, {user, os.geteuid()})
-                runner.step()
+                runner.try_step()
 
 
 @contextlib.contextmanager
@@ -574,6 +604,23 @@ def _alone(folder: Folder) -> Iterator[bool]:
     except BlockingIOError:
         yield False
     finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _telling(folder: Folder) -> Iterator[Callable[[str], None]]:
+    """Gives a function that stores why the queue stands still, in space that is taken while the disk has some."""
+    descriptor = os.open(folder.stalled, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def tell(why: str) -> None:
+        with contextlib.suppress(OSError):
+            os.pwrite(descriptor, why.encode("utf-8", "replace")[:TOLD_BYTES].ljust(TOLD_BYTES), 0)
+
+    tell("")
+    try:
+        yield tell
+    finally:
+        tell("")
         os.close(descriptor)
 
 

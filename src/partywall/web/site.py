@@ -146,6 +146,7 @@ class Server:
             matrix=self.matrix(name),
             may_change=self.secrets.role is Role.FULL,
             waiting=self.folder.waiting,
+            stalled=self.folder.why_stalled,
             output=self.folder.output(job.id) if job else None,
             key=partial(self.secrets.key, name, job.attempt if job else 0, job.state if job else ""),
         )

@@ -11,10 +11,11 @@ use partywall_clock::{Nanos, SessionClock};
 const WAITING_MAX: usize = 10_000;
 /// Maximum bytes of these lines, because long lines use more memory.
 const WAITING_BYTES_MAX: usize = 8 << 20;
-/// Maximum length of a line. A longer line is cut.
-const LINE_MAX: usize = 64 << 10;
-/// Number of last lines in the message when the command ends.
+/// Maximum length of a line, because a tool may print its whole result in one. A longer line is dropped and counted.
+const LINE_MAX: usize = 4 << 20;
+/// Number of last lines in the message when the command ends, and the characters of each.
 const TAIL: usize = 5;
+const TAIL_CHARS: usize = 500;
 
 /// An output stream of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +59,9 @@ impl Output {
         if state.tail.len() == TAIL {
             state.tail.pop_front();
         }
-        state.tail.push_back(line.text.clone());
-        if state.waiting.len() < WAITING_MAX && state.bytes + line.text.len() <= WAITING_BYTES_MAX {
+        state.tail.push_back(line.text.chars().take(TAIL_CHARS).collect());
+        let fits = state.waiting.len() < WAITING_MAX && state.bytes + line.text.len() <= WAITING_BYTES_MAX;
+        if fits && line.text.len() <= LINE_MAX {
             state.bytes += line.text.len();
             state.waiting.push(line);
         } else {
@@ -95,8 +97,11 @@ pub(crate) fn follow(
         while let Ok(read @ 1..) = stream.read(&mut buffer) {
             let at_ns = clock.now();
             for &byte in &buffer[..read] {
-                if !matches!(byte, b'\n' | b'\r') && open.len() < LINE_MAX {
-                    open.push(byte);
+                if !matches!(byte, b'\n' | b'\r') {
+                    // One byte too many shows that the line is too long.
+                    if open.len() <= LINE_MAX {
+                        open.push(byte);
+                    }
                 } else if !open.is_empty() {
                     output.push(line(&mut open, at_ns, source));
                 }
@@ -116,12 +121,18 @@ fn line(bytes: &mut Vec<u8>, at_ns: Nanos, source: Source) -> TimedLine {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
-    fn lines_of(bytes: &'static [u8]) -> Vec<String> {
+    fn followed(bytes: Vec<u8>) -> Output {
         let output = Output::default();
-        follow(bytes, Source::Stdout, output.clone(), SessionClock::default()).unwrap().join().unwrap();
-        output.take().0.into_iter().map(|line| line.text).collect()
+        follow(Cursor::new(bytes), Source::Stdout, output.clone(), SessionClock::default()).unwrap().join().unwrap();
+        output
+    }
+
+    fn lines_of(bytes: &[u8]) -> Vec<String> {
+        followed(bytes.to_vec()).take().0.into_iter().map(|line| line.text).collect()
     }
 
     #[test]
@@ -135,13 +146,31 @@ mod tests {
     }
 
     #[test]
+    fn a_long_document_in_one_line_is_whole() {
+        let document = format!("[{}0]", "1.5, ".repeat(20_000));
+        assert_eq!(lines_of(format!("{document}\nnext\n").as_bytes()), [document.as_str(), "next"]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_dropped_and_counted() {
+        let lines = [vec![b'x'; LINE_MAX], b"\n".to_vec(), vec![b'y'; LINE_MAX + 100], b"\nz".to_vec()].concat();
+        let output = followed(lines);
+        let tail = output.tail();
+        let (lines, dropped) = output.take();
+        let lengths: Vec<usize> = lines.iter().map(|line| line.text.len()).collect();
+        assert_eq!((lengths, dropped), (vec![LINE_MAX, 1], 1));
+        assert_eq!(tail, ["x".repeat(TAIL_CHARS), "y".repeat(TAIL_CHARS), "z".into()]);
+    }
+
+    #[test]
     fn long_lines_are_dropped_sooner() {
+        const LONG: usize = 64 << 10;
         let output = Output::default();
         for _ in 0..1000 {
-            output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: "x".repeat(LINE_MAX) });
+            output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: "x".repeat(LONG) });
         }
         let (lines, dropped) = output.take();
-        assert_eq!((lines.len(), dropped), (WAITING_BYTES_MAX / LINE_MAX, 1000 - (WAITING_BYTES_MAX / LINE_MAX) as u64));
+        assert_eq!((lines.len(), dropped), (WAITING_BYTES_MAX / LONG, 1000 - (WAITING_BYTES_MAX / LONG) as u64));
         output.push(TimedLine { at_ns: 0, source: Source::Stdout, text: "x".into() });
         assert_eq!(output.take().0.len(), 1);
     }

@@ -143,17 +143,18 @@ impl Response {
     }
 
     /// The body, if it was requested, without its content and transfer codings. Codings that are not supported stay.
-    pub(crate) fn decoded_body(&self) -> Cow<'_, [u8]> {
+    /// An error if it is too long without them.
+    pub(crate) fn decoded_body(&self) -> Result<Cow<'_, [u8]>, BadResponse> {
         let codings = ["content-encoding", "transfer-encoding"].into_iter().flat_map(|name| self.header(name)).flat_map(elements);
         let codings: Vec<_> = codings.filter(|coding| !coding.eq_ignore_ascii_case(b"chunked")).collect();
         let mut body = Cow::Borrowed(&*self.body);
         for coding in codings.into_iter().rev().filter(|coding| !is_identity(coding)) {
-            match decoded(coding, &body) {
+            match decoded(coding, &body, KEPT_MAX)? {
                 Some(plain) => body = Cow::Owned(plain),
                 None => break,
             }
         }
-        body
+        Ok(body)
     }
 
     /// Whether lines of the head were kept.
@@ -462,18 +463,22 @@ fn is_identity(coding: &[u8]) -> bool {
     coding.eq_ignore_ascii_case(b"identity")
 }
 
-/// None if the coding is not supported, or if the bytes are not in it.
-fn decoded(coding: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
-    fn all(stream: impl Read) -> Option<Vec<u8>> {
+/// `None` if the coding is not supported, or if the bytes are not in it. An error if they take more than `max` bytes without it.
+fn decoded(coding: &[u8], bytes: &[u8], max: usize) -> Result<Option<Vec<u8>>, BadResponse> {
+    let all = |stream: &mut dyn Read| {
         let mut plain = Vec::new();
-        stream.take(KEPT_MAX as u64).read_to_end(&mut plain).ok().map(|_| plain)
-    }
-    match coding.to_ascii_lowercase().as_slice() {
-        b"gzip" | b"x-gzip" => all(MultiGzDecoder::new(bytes)),
+        stream.take(max as u64 + 1).read_to_end(&mut plain).ok().map(|_| plain)
+    };
+    let plain = match coding.to_ascii_lowercase().as_slice() {
+        b"gzip" | b"x-gzip" => all(&mut MultiGzDecoder::new(bytes)),
         // Some servers leave out the zlib wrapper (RFC 9110, section 8.4.1.2).
-        b"deflate" => all(ZlibDecoder::new(bytes)).or_else(|| all(DeflateDecoder::new(bytes))),
+        b"deflate" => all(&mut ZlibDecoder::new(bytes)).or_else(|| all(&mut DeflateDecoder::new(bytes))),
         _ => None,
+    };
+    if plain.as_ref().is_some_and(|plain| plain.len() > max) {
+        return Err(BadResponse::LongBody);
     }
+    Ok(plain)
 }
 
 fn number(digits: &[u8], base: u32) -> Option<u64> {
@@ -528,6 +533,9 @@ fn read(stream: &[u8], wanted: Wanted, size: usize) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use flate2::read::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    use flate2::Compression;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -586,17 +594,26 @@ mod tests {
         assert!(!whole(head).unwrap().0.keeps_alive());
     }
 
+    fn coded(mut stream: impl Read) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        coded(GzEncoder::new(bytes, Compression::fast()))
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        coded(ZlibEncoder::new(bytes, Compression::fast()))
+    }
+
+    fn raw(bytes: &[u8]) -> Vec<u8> {
+        coded(DeflateEncoder::new(bytes, Compression::fast()))
+    }
+
     #[test]
     fn bodies_are_decoded_from_their_last_coding_to_their_first() {
-        use flate2::{read, Compression};
-        fn coded(mut stream: impl Read) -> Vec<u8> {
-            let mut bytes = Vec::new();
-            stream.read_to_end(&mut bytes).unwrap();
-            bytes
-        }
-        let gzip = |bytes: &[u8]| coded(read::GzEncoder::new(bytes, Compression::fast()));
-        let zlib = |bytes: &[u8]| coded(read::ZlibEncoder::new(bytes, Compression::fast()));
-        let raw = |bytes: &[u8]| coded(read::DeflateEncoder::new(bytes, Compression::fast()));
         for (head, body) in [
             ("Content-Encoding: GZIP", gzip(b"plain")),
             ("Content-Encoding: identity", b"plain".to_vec()),
@@ -609,8 +626,20 @@ mod tests {
         ] {
             let stream = [format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n").as_bytes(), &body].concat();
             let (response, _, _) = read(&stream, ALL, usize::MAX).unwrap();
-            assert_eq!(&*response.decoded_body(), b"plain", "{head}");
+            assert_eq!(response.decoded_body().as_deref(), Ok(b"plain".as_slice()), "{head}");
         }
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_without_its_coding_is_refused() {
+        for (coding, bytes) in [(b"gzip".as_slice(), gzip(b"plain")), (b"deflate", zlib(b"plain")), (b"deflate", raw(b"plain"))] {
+            assert_eq!(decoded(coding, &bytes, 5), Ok(Some(b"plain".to_vec())));
+            assert_eq!(decoded(coding, &bytes, 4), Err(BadResponse::LongBody));
+        }
+        let bomb = gzip(&vec![b' '; KEPT_MAX + 1]);
+        let stream = [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n".as_slice(), &bomb].concat();
+        let (response, _, _) = read(&stream, ALL, usize::MAX).unwrap();
+        assert_eq!(response.decoded_body(), Err(BadResponse::LongBody));
     }
 
     #[test]

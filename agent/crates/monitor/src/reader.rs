@@ -26,7 +26,7 @@ struct FileSource<F> {
     parse: F,
 }
 
-impl<F: Fn(&[u8], &mut Row) + Send> Source for FileSource<F> {
+impl<F: FnMut(&[u8], &mut Row) + Send> Source for FileSource<F> {
     fn read(&mut self, buffer: &mut Buffer, row: &mut Row) {
         if let Ok(text) = buffer.read(&self.file) {
             (self.parse)(text, row);
@@ -131,7 +131,7 @@ impl Builder<'_> {
         &mut self,
         parts: Vec<(&'static Group, Vec<CounterInfo>)>,
         file: File,
-        parse: impl Fn(&[u8], &mut Row) + Send + 'static,
+        parse: impl FnMut(&[u8], &mut Row) + Send + 'static,
     ) {
         self.add(parts, Box::new(FileSource { file, parse }));
     }

@@ -378,7 +378,7 @@ pub enum Event {
         id: String,
         /// In order of time.
         lines: Vec<Line>,
-        /// Number of lines dropped because they arrived too fast.
+        /// Number of lines dropped because they arrived too fast, or were longer than 4 MiB.
         dropped: u64,
     },
     /// Resources that a scheduled command used while it was on, and while it was off.

@@ -17,6 +17,9 @@ from partywall.guard.document import Policy, link_path
 from partywall.guard.measure.resolve import VifPlace, locate
 from partywall.sandbox.networks import in_namespace
 
+IP_S = 30.0
+"""How long `ip` may take."""
+
 
 @dataclass(frozen=True)
 class _End:
@@ -45,11 +48,13 @@ def _ends(namespace: str | None) -> dict[str, _End]:
 
     def show() -> str:
         command = ["ip", "-json", "-details", "link", "show"]
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=IP_S
+        ).stdout
 
     try:
         shown = json.loads(show() if namespace is None else in_namespace(Path(namespace), show))
-    except (OSError, ValueError):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return {}
     return {name: _End.of(link) for link in shown for name in (link["ifname"], *link.get("altnames", ()))}
 

@@ -209,7 +209,7 @@ def _sandbox(name: str) -> str:
     """The namespace of a container of a current run, from the process ID that its runtime wrote."""
     run, _, own = name.rpartition("/")
     files = sorted(state_root().glob(f"{run or '*'}/bundles/{own}/pid"))
-    alive = {file.parts[-4]: pid for file in files if (pid := file.read_text().strip()) and Path("/proc", pid).exists()}
+    alive = {file.parts[-4]: pid for file in files if (pid := _pid(file)) and Path("/proc", pid).exists()}
     if not alive:
         remedy = (
             "a sandbox exists only during its run, and needs backend: container, or qemu with network: bridge; "
@@ -220,6 +220,13 @@ def _sandbox(name: str) -> str:
     if len(alive) > 1:
         raise UsageError(Problem(f"several runs have a sandbox {own!r}: {', '.join(alive)}", f"write RUN/{own}"))
     return f"/proc/{alive.popitem()[1]}/ns/net"
+
+
+def _pid(file: Path) -> str:
+    """The process ID in a file; empty if the file is gone, as when its run has just ended."""
+    with contextlib.suppress(OSError):
+        return file.read_text().strip()
+    return ""
 
 
 def _tap(domain: str, number: int) -> str:

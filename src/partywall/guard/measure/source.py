@@ -104,7 +104,7 @@ class Source:
     """The hook inside one guest. It follows the grants of its vif in a thread of its own, until it is closed."""
 
     def __init__(self, vif: str, client: AgentClient, inside: Inside, guard: AgentClient, period_ns: int) -> None:
-        """client: the agent in the guest; guard: the agent that divides the link; period_ns: how often it is read."""
+        """client: the agent in the guest. guard: the one that divides the link. period_ns: of reading its grants."""
         self.vif, self.agent = vif, client.name
         self.excess = self.queue = ""
         """How the guest treats excess packets, as `guard.start` says."""

@@ -257,7 +257,9 @@ def _selectors(text: str) -> dict[str, tuple[str, dict[str, str]]]:
     if "<" not in text:
         return {}
     parser = _Tags()
-    parser.feed(text)
+    with contextlib.suppress(AssertionError):
+        # Python's parser gives up at `<![` before anything that is no marked section; the tags before it count.
+        parser.feed(text)
     selectors: dict[str, tuple[str, dict[str, str]]] = {}
     seen: set[tuple[str, str, str]] = set()
     for tag, attributes in parser.tags:

@@ -41,6 +41,7 @@ _OWN = re.compile(  # headers handled by generator, jar and cache; a browser's h
 )
 _HEADER = re.compile(rf"[!#$%&'*+.^_`|~0-9A-Za-z-]{{1,{KEY_MOST}}}")
 _TEXTS = re.compile(r"text/.*|.*(json|xml|javascript|x-www-form-urlencoded).*", re.IGNORECASE)
+_URL_ALPHABET = str.maketrans("-_", "+/")
 _UPLOAD_HEADERS = re.compile(r"\A(?:Content-[A-Za-z-]+:[^\r\n]*\r?\n)+\r?\n")
 """Some recorders write a form's own headers before its body."""
 
@@ -190,10 +191,9 @@ class Reader:
         given = next((name for name in headers if name.lower() == "content-type"), "")
         mime = headers.get(given) or _text(data.get("mimeType"))
         body, own = self._body(data, mime)
-        self._note(
-            "a body that the recording lacks",
-            when=body is None and (_number(request.get("bodySize")) > 0 or _header(request, "content-length") > "0"),
-        )
+        measured = _number(request.get("bodySize")) > 0 or _header(request, "content-length") > "0"
+        self._note("a body that the recording lacks", when=body is None and measured and not _is_recorded(data))
+        self._note("a body whose recorded form is damaged or unknown", when=body is None and _is_recorded(data))
         if body and "multipart" in body:
             # Its boundary belongs to the original body.
             headers.pop(given, None)
@@ -228,14 +228,17 @@ class Reader:
         if data.get("encoding") == "base64" and content:
             raw = _bytes(content)
             if (decoded := _utf8(raw)) is None:
-                return ({"base64": base64.b64encode(raw).decode()}, "") if raw else (None, "")
+                return {"base64": base64.b64encode(raw).decode()}, ""
             content = decoded
-        kind = _kind(mime)
+        params = _params(data)
+        kind, own = _kind(mime), ""
+        if not kind and params and not content:
+            # A recorder that lists fields has read them from a form.
+            kind = own = FORM_WITH_FILES if any(p.get("fileName") for p in params) else FORM
         if kind == FORM:
             content = _UPLOAD_HEADERS.sub("", content)
         self._note("a body with bytes that the recording lost; U+FFFD is in their place", when="\ufffd" in content)
         content = self._mended(content)
-        params = [p for p in _list(data.get("params")) if _text(p.get("name")) or _text(p.get("value"))]
         if kind == FORM_WITH_FILES and params and not content:
             return self._form_with_files(params)
         if kind == FORM and (content or params):
@@ -248,7 +251,7 @@ class Reader:
             content = content or (fields[0][0] if _is_document(fields) else urlencode(fields))
         if not content:
             return None, ""
-        return ({"text": literal(content)} if _plain(content) else {"base64": _base64(content)}), ""
+        return ({"text": literal(content)} if _plain(content) else {"base64": _base64(content)}), own
 
     def _form_with_files(self, params: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
         """Form fields. Browsers record these, but usually not the content of files."""
@@ -312,6 +315,16 @@ def _text(value: Any) -> str:
 def _pairs(value: Any) -> Iterator[tuple[str, str]]:
     """Names and values of a list of headers, cookies or parameters."""
     return ((_text(item.get("name")), _text(item.get("value"))) for item in _list(value))
+
+
+def _params(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields of a form, as recorders list them."""
+    return [p for p in _list(data.get("params")) if _text(p.get("name")) or _text(p.get("value"))]
+
+
+def _is_recorded(data: dict[str, Any]) -> bool:
+    """True if anything of a body is in the recording."""
+    return bool(_text(data.get("text")) or _params(data))
 
 
 def _header(message: dict[str, Any], wanted: str) -> str:
@@ -396,9 +409,10 @@ def _is_document(fields: Sequence[tuple[str, str]]) -> bool:
 
 
 def _bytes(text: str) -> bytes:
-    """Decodes base 64, which may have line ends; empty if it is damaged."""
+    """Decodes base 64, in either alphabet, with or without padding and line ends; empty if it is damaged."""
+    digits = "".join(text.split()).translate(_URL_ALPHABET).rstrip("=")
     with contextlib.suppress(ValueError):
-        return base64.b64decode("".join(text.split()), validate=True)
+        return base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
     return b""
 
 

@@ -128,8 +128,6 @@ def ping(address: str, port: int, rate: float, interface: str | None) -> Tables:
     sent: list[tuple[int, int]] = []
     answered: dict[int, int] = {}
     announced: list[int] = []
-    # Kernel timestamps are of the real-time clock.
-    offset_ns = realtime_offset_ns()
     own = os.getpid() & 0xFFFF
     with _socket(port) as talk, contextlib.ExitStack() as open_sockets:
         heard = [open_sockets.enter_context(each) for each in _listening(interface)]
@@ -150,8 +148,8 @@ def ping(address: str, port: int, rate: float, interface: str | None) -> Tables:
             watched = [talk, *heard] if last_ns else [talk, *heard, sys.stdin]
             ready, _, _ = select.select(watched, [], [], wait_s)
             if talk in ready:
-                _receive(talk, answered, offset_ns, own if port == 0 else None)
-            announced += [at_ns + offset_ns for each in heard if each in ready for at_ns in _arrivals(each)]
+                _receive(talk, answered, own if port == 0 else None)
+            announced += [at_ns for each in heard if each in ready for at_ns in _arrivals(each)]
             if sys.stdin in ready:
                 last_ns = time.monotonic_ns() + round(LAST_ANSWERS_S * 1e9)
     pings = [(*times, answered.get(number, 0)) for number, times in enumerate(sent)]
@@ -172,7 +170,7 @@ def _listening(interface: str | None) -> Iterator[socket.socket]:
 
 
 def _arrivals(heard: socket.socket) -> Iterator[int]:
-    """When frames from others to everyone arrived; real-time nanoseconds."""
+    """When frames from others to everyone arrived; monotonic nanoseconds."""
     while True:
         try:
             _, extra, _, source = heard.recvmsg(FRAME_BYTES, 64)
@@ -215,7 +213,7 @@ def _send(talk: socket.socket, number: int, own: int | None) -> None:
         return
 
 
-def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int, own: int | None) -> None:
+def _receive(talk: socket.socket, answered: dict[int, int], own: int | None) -> None:
     while True:
         try:
             data, extra, _, _ = talk.recvmsg(DATAGRAM_BYTES + LARGEST_HEADERS, 64)
@@ -233,15 +231,18 @@ def _receive(talk: socket.socket, answered: dict[int, int], offset_ns: int, own:
             # Whoever else answers from that address.
             continue
         for at_ns in _stamps(extra):
-            answered.setdefault(NUMBER.unpack_from(data)[0], at_ns + offset_ns)
+            answered.setdefault(NUMBER.unpack_from(data)[0], at_ns)
 
 
 def _stamps(extra: Sequence[tuple[int, int, bytes]]) -> Iterator[int]:
-    """The kernel's time of arrival in what came with a packet; real-time nanoseconds."""
+    """The kernel's time of arrival in what came with a packet; monotonic nanoseconds.
+
+    The kernel's times are of the real-time clock, which may be set meanwhile, so its offset is taken for each packet.
+    """
     for level, kind, value in extra:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
             seconds, nanoseconds = TIMESPEC.unpack(value)
-            yield seconds * 1_000_000_000 + nanoseconds
+            yield seconds * 1_000_000_000 + nanoseconds + realtime_offset_ns()
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def _mappings(listed: str) -> Iterator[tuple[int, str, bool, dict[str, int]]]:
     """(bytes, begin-end, whether it shares a file from its beginning, counts in KiB) of each mapping that is data."""
     head: re.Match[str] | None = None
     counts: dict[str, int] = {}
-    for line in (*listed.splitlines(), "0-0 ---p 0 0:0 0"):
+    for line in (*listed.split("\n"), "0-0 ---p 0 0:0 0"):
         if (following := _HEAD.match(line)) is None:
             name, _, rest = line.partition(":")
             words = rest.split()

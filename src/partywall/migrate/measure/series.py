@@ -175,7 +175,7 @@ class Series:
             return
         probe = [*self.network.enter("clients"), sys.executable, "-c", CONNECT, GUEST.partition("/")[0], str(http.port)]
         deadline = time.monotonic() + SERVICE_S
-        while subprocess.run(probe, capture_output=True, check=False, timeout=SERVICE_S).returncode:
+        while not _succeeds(probe, SERVICE_S):
             self._take(0.2)
             if time.monotonic() > deadline:
                 text = f"the service in the guest does not take connections on port {http.port} after {SERVICE_S:g} s"
@@ -450,6 +450,13 @@ class Series:
     def _expected_s(self, spent_s: list[float]) -> float:
         watched_s = (self.plan.before + self.plan.after) / 1e9
         return float(np.median(spent_s)) if spent_s else watched_s + MOVE_S
+
+
+def _succeeds(argv: Sequence[str], within_s: float) -> bool:
+    """True if a program ends within some time, with exit code 0."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return subprocess.run(argv, capture_output=True, check=False, timeout=within_s).returncode == 0
+    return False
 
 
 def _users(http: HttpSpec) -> dict[str, Any]:

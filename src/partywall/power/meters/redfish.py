@@ -8,6 +8,7 @@ and `tls=insecure` as in `partywall.power.bmc`, `tls=off` for plain HTTP, `passw
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,10 +22,16 @@ SCHEMES = ("redfish",)
 NOT_THERE = ("Absent", "UnavailableOffline")
 """States (DSP0268, `Status`) of parts that have no power to measure, whatever figure is beside them."""
 MOST_PAGES = 20
+SUPPLIES_NS = 60_000_000_000
+"""How long power supplies count as the only ones: one that is put in later would be missing from the sum."""
+
+
+class DeniedError(MeterError):
+    """A controller that did not accept the user or the password."""
 
 
 class Redfish:
-    """One chassis. The form of its power reading is looked up at the first reading."""
+    """One chassis. The form of its power reading is looked up at the first reading, and after each one that failed."""
 
     def __init__(self, address: Address, password: str) -> None:
         tls, host = address.options.get("tls", ""), f"[{address.host}]" if ":" in address.host else address.host
@@ -34,6 +41,8 @@ class Redfish:
         path = address.path or "Chassis/1"
         self._resource, self._is_chassis = f"/redfish/v1/{path}", path.count("/") < 2
         self._places: tuple[str, ...] = ()
+        # Until when they are all that there are; None for a place that measures the whole chassis.
+        self._until_ns: int | None = None
         self.facts = MeterFacts(meter=address.text, step=1.0, about=base + self._resource)
 
     def read(self) -> Reading:
@@ -47,9 +56,16 @@ class Redfish:
         pass
 
     def _watts(self) -> float:
-        if not self._places:
-            self._places = self._look_up()
-        return sum(self._watts_at(place) for place in self._places)
+        try:
+            if not self._places:
+                self._places = self._look_up()
+            elif self._until_ns is not None and now_ns() >= self._until_ns:
+                self._places = self._supplies()
+            return sum(self._watts_at(place) for place in self._places)
+        except MeterError:
+            # Perhaps a part was taken out, or has another name since its firmware was replaced.
+            self._places, self._until_ns = (), None
+            raise
 
     def _look_up(self) -> tuple[str, ...]:
         """The resources whose readings add up to the power of the chassis."""
@@ -60,17 +76,22 @@ class Redfish:
             lambda: (self._measured(f"{self._resource}/Power"),),
             self._supplies,
         )
-        lacking = []
+        lacking: list[MeterError] = []
         for way in ways:
             try:
                 return way()
+            except DeniedError:
+                # Not tried again: after a few wrong passwords, controllers lock the user out.
+                raise
             except MeterError as error:
-                # Whatever it answers, it may have what comes next. Only a wrong password is not tried again: after a
-                # few, controllers lock the user out.
-                if error.kind != "garbage":
-                    raise
-                lacking.append(str(error))
-        raise MeterError("garbage", f"{self.facts.about} reports no power{self._others()}: {'; '.join(lacking)}")
+                # Whatever it answers, it may have what comes next. Some drop the connection for what they lack.
+                lacking.append(error)
+            unreached = [error for error in lacking if error.kind != "garbage"]
+            if len(unreached) > 1:
+                raise unreached[0]
+        kind = unreached[0].kind if unreached else "garbage"
+        said = "; ".join(map(str, lacking))
+        raise MeterError(kind, f"{self.facts.about} reports no power{self._others()}: {said}")
 
     def _others(self) -> str:
         """A hint at the controller's chassis, if the named one is not among them."""
@@ -105,6 +126,7 @@ class Redfish:
             places.append(place)
         if not places:
             raise MeterError("garbage", f"{self._resource}/PowerSubsystem has no power supplies")
+        self._until_ns = now_ns() + SUPPLIES_NS
         return tuple(places)
 
     def _members(self, collection: str) -> Iterator[Any]:
@@ -136,7 +158,8 @@ class Redfish:
         try:
             return self._service.get(path)
         except bmc.ControllerError as error:
-            raise MeterError(error.kind, str(error)) from None
+            fault = DeniedError if error.status == http.client.UNAUTHORIZED else MeterError
+            raise fault(error.kind, str(error)) from None
 
 
 def watts_of(resource: dict[str, Any], place: str) -> float:

@@ -55,7 +55,7 @@ def make(address: Address, host: Host) -> Replay:
             rows = [(finite(row["s"]), number(row["watts"], "watts")) for row in table]
     except OSError as error:
         raise unusable(address.text, f"it cannot be read: {error.strerror}") from None
-    except (TypeError, ValueError, MeterError) as error:
+    except (csv.Error, TypeError, ValueError, MeterError) as error:
         raise unusable(address.text, f"it is not a table of numbers: {error}") from None
     if not rows or any(later[0] <= earlier[0] for earlier, later in pairwise(rows)):
         raise unusable(address.text, "its times do not rise", "sort it by the column s")

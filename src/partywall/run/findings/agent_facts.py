@@ -65,8 +65,7 @@ def said(trial: Trial, agent_facts: AgentFacts) -> Iterator[str]:
     for name, lines in agent_facts.dropped.items():
         yield (
             f"trial {trial.id}: {lines} lines of {_called(trial, name)}'s output arrived faster than they could be "
-            "stored "
-            "and were dropped; its metric uses the others; let it print less often"
+            "stored, or were longer than 4 MiB, and were dropped; its metric uses the others; let it print less"
         )
     for name, readings in agent_facts.readings.items():
         if text := _unread(readings):

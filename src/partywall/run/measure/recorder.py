@@ -80,7 +80,7 @@ class Recorder:
         self._reported: tuple[int, list[float | None]] | None = None
         self._expected: deque[Expected] = deque()
         self._tail: deque[str] = deque(maxlen=3)
-        # Dropped lines of output that arrived too fast, by workload.
+        # Dropped lines of output that arrived too fast or were too long, by workload.
         self.dropped: Counts[str] = Counts()
 
     def expect(

@@ -142,9 +142,9 @@ class Unread:
 class AgentFacts:
     """Facts that agents reported about a trial beside measurements, by workload.
 
-    facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast to be
-    stored. emulated: sandboxes with an emulated processor. disturbed: aggressors whose calibration other processes
-    disturbed. versions: what commands said their version is; several texts if it changed between turns.
+    facts: from each kernel's thread at the end of each turn. dropped: lines of output that arrived too fast, or were
+    too long, to be stored. emulated: sandboxes with an emulated processor. disturbed: aggressors whose calibration
+    other processes disturbed. versions: what commands said their version is; several texts if it changed between turns.
     """
 
     facts: dict[str, tuple[dict[str, Any], ...]] = field(default_factory=dict)

@@ -159,8 +159,7 @@ def _verdict_file() -> Path:
 
 def _conditions(host: Host) -> dict[str, str]:
     """What the result of an attempt depends on."""
-    boot = host.text("/proc/sys/kernel/random/boot_id") or ""
-    return {"boot": boot, "qemu": qemu_version(host), "kernel": kernel.identity()}
+    return {"boot": host.boot, "qemu": qemu_version(host), "kernel": kernel.identity()}
 
 
 def _remembered(host: Host) -> Attempt | None:

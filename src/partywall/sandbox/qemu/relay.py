@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
+import select
 import selectors
 import socket
 import subprocess
@@ -36,7 +36,8 @@ class Relay:
         # Separate descriptors, because the client closes the two directions separately.
         self.stdin: IO[bytes] = os.fdopen(os.dup(theirs.fileno()), "wb", buffering=0)
         self.stdout: IO[bytes] = os.fdopen(os.dup(theirs.fileno()), "rb")
-        self.stderr: IO[bytes] = io.BytesIO()
+        said, self._say = os.pipe()
+        self.stderr: IO[bytes] = os.fdopen(said, "rb")
         theirs.close()
         self._thread = threading.Thread(target=self._carry, name="relay", daemon=True)
         self._thread.start()
@@ -103,6 +104,19 @@ class Relay:
             os.write(self._ring, why)
 
     def _carry(self) -> None:
+        """Passes on bytes until no guest is left, or by a bug. The client then sees the end, and why."""
+        try:
+            self._pass_on()
+        except Exception as error:  # noqa: BLE001 - the client's calls fail with this reason, and do not wait
+            os.write(self._say, f"the connection to the guest failed: {error!r}\n".encode()[: select.PIPE_BUF])
+        finally:
+            for guest in self._guests:
+                guest.close()
+            self._client.close()
+            os.close(self._bell)
+            os.close(self._say)
+
+    def _pass_on(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._client, selectors.EVENT_READ)
             selector.register(self._bell, selectors.EVENT_READ)
@@ -132,10 +146,6 @@ class Relay:
                 if self._client in ready and not self._from_client():
                     break
                 self._flush()
-        for guest in self._guests:
-            guest.close()
-        self._client.close()
-        os.close(self._bell)
 
     def _from(self, guest: socket.socket) -> bool:
         """Whether the guest's QEMU is still there."""

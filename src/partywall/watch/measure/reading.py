@@ -259,7 +259,7 @@ class Reader:
     def _diskstats(self) -> dict[str, list[int]]:
         """The counters of the watched disks. By number, because names have other letters in /sys, and even spaces."""
         every, watched = {}, set(self.disks)
-        for words in (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").splitlines()):
+        for words in (line.split() for line in (kernel_text(f"{self._proc}/diskstats") or "").split("\n")):
             name = self._disks.get(":".join(words[:2]))
             if name in watched and (counters := _counters(words[2:], name)):
                 every[name] = counters

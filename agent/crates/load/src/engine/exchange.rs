@@ -576,7 +576,13 @@ impl Worker<'_> {
         let request = &self.program.requests[this.pending.request as usize];
         let took_ns = self.now_ns.saturating_sub(this.moments.intended_ns);
         let headers = |name: &str| header_values(response, name);
-        let body = response.decoded_body();
+        let body = match response.decoded_body() {
+            Ok(body) => body,
+            Err(bad) => {
+                self.recorder.error(Some(request.label), LoadErrorKind::BadResponse, &bad.to_string());
+                return (false, request.extractions.is_empty());
+            }
+        };
         let mut view = View::new(response.status(), &headers, &body, response.body_bytes(), took_ns);
         let (mut held, mut extracted) = (true, true);
         for (name, test) in &request.tests {

@@ -81,6 +81,14 @@ pub(crate) const GROUP: Group = Group {
     remedy: "mount sysfs on /sys; check the disk's name",
 };
 
+/// Columns in milliseconds.
+const TIMES: [usize; 4] = [2, 5, 7, 8];
+/// Such a time wraps here. With many requests in flight, the weighted time does so within hours.
+const WRAP: f64 = 4_294_967_296.0;
+/// The column of requests in progress. Drivers of kernels before 5.0 could print -1, also as an unsigned number.
+const IN_FLIGHT: usize = 6;
+const IN_FLIGHT_MAX: f64 = 2_147_483_648.0;
+
 pub(crate) fn open(builder: &mut Builder) {
     let disks = builder.targets.disks.clone().unwrap_or_else(|| default_disks(builder.root));
     if disks.is_empty() {
@@ -88,7 +96,8 @@ pub(crate) fn open(builder: &mut Builder) {
     }
     for disk in disks {
         if let Some((file, _)) = builder.open(&GROUP, &GROUP.file.replace('*', &disk)) {
-            builder.add_file(vec![(&GROUP, header(GROUP.columns, Some(&disk)))], file, fill);
+            let mut parser = Parser::default();
+            builder.add_file(vec![(&GROUP, header(GROUP.columns, Some(&disk)))], file, move |text, row| parser.fill(text, row));
         }
     }
 }
@@ -103,9 +112,42 @@ fn default_disks(root: &Path) -> Vec<String> {
     names
 }
 
-fn fill(text: &[u8], row: &mut Row) {
-    let numbers = numbers_at(text, [0, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15]);
-    scaled(numbers, GROUP.columns, row);
+/// Parses the text of one disk. Both rules are those of `partywall watch`.
+#[derive(Default)]
+struct Parser {
+    times: [Unwrapped; TIMES.len()],
+}
+
+impl Parser {
+    fn fill(&mut self, text: &[u8], row: &mut Row) {
+        let mut numbers = numbers_at(text, [0, 2, 3, 4, 6, 7, 8, 9, 10, 11, 15]);
+        for (place, time) in TIMES.into_iter().zip(&mut self.times) {
+            numbers[place] = numbers[place].map(|ms| time.total(ms));
+        }
+        numbers[IN_FLIGHT] = numbers[IN_FLIGHT].filter(|requests| (0.0..IN_FLIGHT_MAX).contains(requests));
+        scaled(numbers, GROUP.columns, row);
+    }
+}
+
+/// A time that the kernel prints as a 32-bit number, continued where it wraps.
+#[derive(Default)]
+struct Unwrapped(Option<Counted>);
+
+struct Counted {
+    printed: f64,
+    total: f64,
+}
+
+impl Unwrapped {
+    fn total(&mut self, printed: f64) -> f64 {
+        let before = self.0.take().unwrap_or(Counted { printed, total: printed });
+        let change = (printed - before.printed).rem_euclid(WRAP);
+        // Times of requests that overlap may go back a little.
+        let change = if change < WRAP / 2.0 { change } else { 0.0 };
+        let total = before.total + change;
+        self.0 = Some(Counted { printed, total });
+        total
+    }
 }
 
 #[cfg(test)]
@@ -115,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse(text: &[u8]) -> Vec<Option<f64>> {
-        filled(GROUP.columns, text, fill)
+        filled(GROUP.columns, text, |text, row| Parser::default().fill(text, row))
     }
 
     #[test]
@@ -144,6 +186,28 @@ mod tests {
     fn eleven_columns_before_have_neither() {
         let row = parse(b"1 2 3 4 5 6 7 8 9 10 11\n");
         assert_eq!((row[8], row[9], row[10]), (Some(11e6), None, None));
+    }
+
+    #[test]
+    fn a_count_of_requests_below_zero_is_unknown() {
+        for printed in ["-1", "4294967295", "18446744073709551615"] {
+            let row = parse(format!("1 2 3 4 5 6 7 8 {printed} 10 11\n").as_bytes());
+            assert_eq!((row[5], row[6], row[7]), (Some(8e6), None, Some(10e6)), "{printed}");
+        }
+    }
+
+    #[test]
+    fn times_go_on_where_they_wrap() {
+        let mut parser = Parser::default();
+        let mut queue = |ms: u64| {
+            let text = format!("1 2 3 4 5 6 7 8 9 10 {ms}\n");
+            filled(GROUP.columns, text.as_bytes(), |text, row| parser.fill(text, row))[8]
+        };
+        assert_eq!(queue(4_294_967_290), Some(4_294_967_290e6));
+        assert_eq!(queue(4), Some(4_294_967_300e6));
+        // A step back is no wrap.
+        assert_eq!(queue(2), Some(4_294_967_300e6));
+        assert_eq!(queue(12), Some(4_294_967_310e6));
     }
 
     proptest! {

@@ -34,7 +34,7 @@ from partywall.testing.fleets import drawn
 SIZES, QUICK_SIZES = (10, 100, 300, 1000), (10, 50, 200)
 CELLS, AT_ONCE, RUN_S = 50, 100, 1.0
 NEXT_S, REPORT_S, REPORT_HOSTS = 1.0, 30.0, 1000
-PLANTS = {"slow": "each first request to a host waits for all that were made before", "one": "one host at a time"}
+PLANTS = {"slow": "each first request to a host waits for all that were made before"}
 
 
 class Replayed:
@@ -92,8 +92,7 @@ def _measured(path: Path, hosts: int, plant: str) -> tuple[FleetRecord, float, f
     """A record of so many hosts, the longest time until a next one begins, and the controller's CPU and wall time."""
     names = [f"h{number:04d}" for number in range(hosts)]
     inventory = Inventory(path="", hosts=tuple(Host(name=name) for name in names))
-    at_once = 1 if plant == "one" else AT_ONCE
-    given = {"inventory": inventory, "scenario": "demo", "every_ns": 1_000_000_000, "at_once_": at_once}
+    given = {"inventory": inventory, "scenario": "demo", "every_ns": 1_000_000_000, "at_once_": AT_ONCE}
     record = FleetRecord.create(path, RunJob.parsed(given), {})
     engine = Replayed(record.job.places, dict(zip(names, _results(hosts), strict=True)), plant)
     cpu_s, began_s = time.process_time(), time.monotonic()

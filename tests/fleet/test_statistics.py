@@ -10,6 +10,7 @@ from scipy import stats
 
 from partywall.core.stats.estimate import Outcome
 from partywall.fleet.findings import judging, sharing
+from partywall.fleet.findings.allocating import is_open
 from partywall.fleet.findings.pooling import Posterior, fitted, moderated
 from partywall.testing.fleets import Fleet, drawn
 
@@ -42,6 +43,14 @@ def test_standard_errors_borrow_from_each_other_only_as_far_as_chance_explains()
     other = np.where(np.arange(200) < 100, 0.1, 1.0) * same
     kept = moderated(other, np.full(200, 10.0))
     assert np.median(kept[100:]) / np.median(kept[:100]) > 5
+
+
+def test_further_blocks_may_decide_about_hosts_that_are_neither_named_nor_sound():
+    values = np.concatenate([np.linspace(-0.002, 0.002, 20), [-0.3, -0.03, 0.03]])
+    left = is_open(values, np.full(23, 0.01), np.full(23, 0.8))
+    assert list(np.flatnonzero(left)) == [21]
+    assert not is_open(values, np.full(23, 0.01), np.ones(23)).any()
+    assert is_open(values[:2], np.full(2, 0.01), np.array([0.25, 1.0])).tolist() == [True, False]
 
 
 def test_a_host_that_is_left_out_says_nothing():

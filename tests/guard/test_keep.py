@@ -20,15 +20,15 @@ import pytest
 
 from partywall.agent.agents import Agents
 from partywall.agent.inbox import Inbox
-from partywall.cli import made
+from partywall.cli import carrying
 from partywall.core import control
 from partywall.core.capability import Options
 from partywall.errors import AgentError, Exit, TrialError, UsageError
 from partywall.events import Event, Note, Started
-from partywall.guard import capability
 from partywall.guard.capability import Guards
 from partywall.guard.document import Policy
 from partywall.guard.job import GuardJob
+from partywall.guard.measure import guarding
 from partywall.guard.measure.flatten import Flat, flatten
 from partywall.guard.measure.follow import AGAIN_S, Follower
 from partywall.guard.measure.left import reap
@@ -349,7 +349,7 @@ def test_ctrl_c_takes_nothing_back_of_what_was_found(
             return self.reports.pop()
 
     policy = written(tmp_path)
-    monkeypatch.setattr(capability, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
+    monkeypatch.setattr(guarding, "keep", lambda *_a, **_k: contextlib.nullcontext(Interrupted()))
     assert guard("run", policy, host=fake_host) == Exit.VIOLATED
 
 
@@ -370,7 +370,7 @@ def test_a_series_that_cannot_be_written_ends_itself_and_not_the_guard(
         assert hooks(), "promises are kept meanwhile"
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(made, "write_metrics", full)
+    monkeypatch.setattr(carrying, "write_metrics", full)
     ran = guard("run", policy, "--for=2s", "--every=200ms", f"--prometheus={metrics}", host=fake_host)
     assert ran == Exit.FAILED
     assert len(reported) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from partywall.blame.findings import TICKS, rule_of
+from partywall.blame.findings import TICKS, findings_of, rule_of
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import experiment, levers
 from partywall.blame.measure.files import Files
@@ -25,7 +25,7 @@ from partywall.blame.measure.places import undoing
 from partywall.blame.measure.suspects import Suspect
 from partywall.blame.measure.units import Unit
 from partywall.blame.measure.victim import Counted
-from partywall.blame.record import BlameRecord, Place
+from partywall.blame.record import Began, BlameRecord, Place
 from partywall.errors import CapabilityError, TrialError
 from partywall.files import kernel_text
 from partywall.host import Host
@@ -248,6 +248,36 @@ def test_a_slot_in_which_pulses_were_undone_does_not_count(
     assert any(slot.length_ns > 500_000_000 for slot in silent)
     assert [slot for slot in slots if slot.length_ns > 200_000_000 and slot not in silent] == []
     assert any("does not count" in str(each) for each in said)
+
+
+class Silent(Stalls):
+    """A victim that says nothing before the first look, or never."""
+
+    def __init__(self, *, is_mute: bool) -> None:
+        super().__init__()
+        self.is_mute, self.asked = is_mute, 0
+
+    def rate(self, before: tuple[float, float], after: tuple[float, float]) -> float | None:
+        self.asked += 1
+        return None if self.is_mute or self.asked < 300 else super().rate(before, after)
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("is_mute", [False, True])
+def test_a_victim_that_says_nothing_at_first_is_looked_at_later(tmp_path: Path, file_lever: Lever, is_mute: bool):
+    job = BlameJob(victim="x", pulse_ns=20_000_000, budget_ns=4_000_000_000, harm=1.0)
+    record, said = BlameRecord.create(tmp_path / "record", job, {}), list[object]()
+    place = Place(folder="", is_v2=True)
+    suspect = Suspect("a", file_lever, lambda: time.monotonic() / 2, place)
+    record.stream.append(Began(names=("a",), places=(place,)))
+    rule = rule_of(job, 1)
+    experiment.Experiment(job, rule, Silent(is_mute=is_mute), [suspect], record, said.append, Host({})).run()
+    assert any("nothing can be said yet: " in str(each) for each in said)
+    if is_mute:
+        with pytest.raises(TrialError, match="nothing can be said: the victim's rate is not known in any slot"):
+            findings_of(record)
+    else:
+        assert findings_of(record).suspects[0].name == "a"
 
 
 def test_the_next_start_puts_back_what_a_killed_experiment_and_a_killed_watchdog_left(state: Path, file_lever: Lever):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies
 
 from partywall.blame.job import BlameJob
 from partywall.blame.measure import queried
@@ -130,6 +132,29 @@ def test_a_broken_answer_is_refused_before_the_experiment_and_told_during_it(
             time.sleep(0.01)
         before = victim.read(10**9)
         assert victim.rate(before, victim.read(2 * 10**9)) is None, "the last value does not hold for ever"
+
+
+ANY = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats() | strategies.text(),
+    lambda inner: strategies.lists(inner)
+    | strategies.dictionaries(strategies.sampled_from(["value", "0", "x"]), inner),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=strategies.sampled_from(["scalar", "vector", "matrix"]) | ANY,
+    result=ANY | strategies.lists(strategies.fixed_dictionaries({"value": ANY})) | strategies.just([1, 10**400]),
+    targets=ANY | strategies.lists(strategies.fixed_dictionaries({"scrapeInterval": ANY})),
+)
+def test_whatever_is_answered_is_a_number_or_refused_in_words(
+    kind: object, result: object, targets: object, monkeypatch: pytest.MonkeyPatch
+):
+    answer = {"resultType": kind, "result": result, "activeTargets": targets}
+    monkeypatch.setattr(queried, "_get", lambda *_: answer)
+    with contextlib.suppress(queried.FailedError):
+        assert math.isfinite(queried.value_of("", "x"))
+    assert queried.scrape_interval_s("") >= 0
 
 
 def test_an_error_of_the_thread_that_asks_is_told_too(monkeypatch: pytest.MonkeyPatch):

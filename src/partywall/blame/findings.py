@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
@@ -166,12 +167,14 @@ def look_at(rule: Rule, names: Sequence[str], slots: Sequence[Slot], before: Col
 
 
 def last_look(rule: Rule, names: Sequence[str], slots: Sequence[Slot]) -> Look:
-    """Looks as the experiment did, and after its last whole block."""
+    """Looks as the experiment did, and after its last whole block. ValueError if that tells nothing."""
     blocks, named = len(slots) // rule.code.block_slots, set[str]()
-    for at in (*(each for each in rule.looks if each < blocks), blocks):
-        look = look_at(rule, names, slots[: at * rule.code.block_slots], named)
-        named |= {each.suspect for each in look.guilty}
-    return look
+    for at in (each for each in rule.looks if each < blocks):
+        # What is known of the victim may be too little at first.
+        with contextlib.suppress(ValueError):
+            look = look_at(rule, names, slots[: at * rule.code.block_slots], named)
+            named |= {each.suspect for each in look.guilty}
+    return look_at(rule, names, slots, named)
 
 
 def rates_of(slots: Sequence[Slot]) -> Array:

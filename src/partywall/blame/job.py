@@ -92,10 +92,10 @@ class BlameJob(Job):
 
     \b
       partywall blame --log /var/log/nginx/access.log --latency 'rt=([0-9.]+)'
-      partywall blame --victim './my-benchmark' /docker/4f2… /docker/9ab… --dry-run
+      partywall blame --victim './my-benchmark' docker/web nginx.service --dry-run
       partywall blame --url http://localhost/ --users 4 --any
       partywall blame --probe memory-copy --cpus 2
-      partywall blame --group /docker/4f2… --budget 2min --harm 5%
+      partywall blame --group docker/web --budget 2min --harm 5%
 
     Each suspect is throttled a little, in short pulses, along a random code of its own. If the victim is faster
     whenever a suspect is pulsed, that suspect is guilty: this is an experiment, not a correlation. All suspects are

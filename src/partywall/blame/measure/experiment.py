@@ -79,9 +79,9 @@ class Experiment:
                     self._pulse(held, at, depths[at, :-1])
                 if block + 1 in looks:
                     self._wait_for_rates()
-                    look = look_at(self._rule, self._names, self._slots, named)
-                    named |= self._tell(look, named)
-                    if look.enough:
+                    look = self._look(named)
+                    named |= self._tell(look, named) if look else set()
+                    if look and look.enough:
                         why = "precision"
                         break
                 # The rule has counted it before; but slots may last longer than planned.
@@ -90,6 +90,14 @@ class Experiment:
                     break
             self._wait_for_rates()
         return why
+
+    def _look(self, named: Collection[str]) -> Look | None:
+        """What is known by now; None if the victim has said too little."""
+        try:
+            return look_at(self._rule, self._names, self._slots, named)
+        except ValueError as error:
+            self._emit(Note(f"nothing can be said yet: {error}"))
+            return None
 
     def _wait_for_rates(self) -> None:
         """Waits until the victim has reported of all slots. TrialError if it does not."""

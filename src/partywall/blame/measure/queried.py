@@ -121,8 +121,9 @@ def value_of(base: str, query: str) -> float:
 
 def scrape_interval_s(base: str) -> float:
     """The longest interval of all targets; 0 if there is none."""
-    targets = _get(base, "/api/v1/targets?state=active").get("activeTargets") or []
-    written = (target.get("scrapeInterval") for target in targets if isinstance(target, dict))
+    targets = _get(base, "/api/v1/targets?state=active").get("activeTargets")
+    every = targets if isinstance(targets, list) else []
+    written = (target.get("scrapeInterval") for target in every if isinstance(target, dict))
     return max((_seconds(text) for text in written if isinstance(text, str)), default=0.0)
 
 

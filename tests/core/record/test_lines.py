@@ -52,14 +52,13 @@ SPLIT = {
     "sandbox/qemu/root.py": "lists of package sources, which are ASCII",
     "sandbox/runtime.py": SHOWN,
     "sandbox/ssh/connection.py": SHOWN,
-    "testing/trees.py": OWN,
     "watch/measure/processes.py": NUMBERS,
     "watch/measure/reading.py": NUMBERS,
     "web/stream.py": "JSON in ASCII",
 }
 """Code that calls `splitlines` of a text, and why what it splits has no such characters, or may be split there."""
-NOT_YET = ("blame", "fleet", "watch/stalls")
-"""Folders whose files are not listed yet."""
+NOT_LISTED = ("blame/", "fleet/", "watch/stalls/", "testing/")
+"""Folders whose files are not listed: three that are still to be looked through, and what only tests use."""
 
 
 def splits(source: Path) -> bool:
@@ -71,7 +70,7 @@ def splits(source: Path) -> bool:
 
 def test_no_other_code_splits_lines_where_names_may_be():
     files = {str(source.relative_to(SOURCES)): source for source in SOURCES.rglob("*.py")}
-    found = {name for name, source in files.items() if not name.startswith(NOT_YET) and splits(source)}
+    found = {name for name, source in files.items() if not name.startswith(NOT_LISTED) and splits(source)}
     assert found == SPLIT.keys()
 
 

@@ -105,20 +105,17 @@ class Load:
         self.disturbed: list[DisturbedCalibration] = []
 
     def __enter__(self) -> Self:
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(kept_off(cpu for worker in self._workers for cpu in worker.settings.cpus))
+            stack.callback(self._session.close)
             self._start()
-        except BaseException:
-            self._session.close()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session.close()
+        self._open.close()
 
     def _start(self) -> None:
-        room = contextlib.ExitStack()
-        room.enter_context(kept_off(cpu for worker in self._workers for cpu in worker.settings.cpus))
-        self._session.at_end(room.close)
         self._session.add(*(worker.settings for worker in self._workers))
         for worker in self._workers:
             self._begin(worker)

@@ -444,6 +444,17 @@ def test_what_comes_twice_late_or_with_a_gap_leaves_files_as_they_were(tmp_path:
     assert (tmp_path / "events.jsonl").read_bytes() == b"abcdef"
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 1 << 16, (1 << 16) + 5])
+def test_what_a_power_failure_left_unwritten_comes_again(tmp_path: Path, zeros: int):
+    home = Home(tmp_path)
+    (tmp_path / "events.jsonl").write_bytes(b"abc" + bytes(zeros))
+    (tmp_path / "only.parquet").write_bytes(bytes(zeros))
+    home.forget_unwritten()
+    assert home.since(State(Phase.ENDED, files={"events.jsonl": 3 + zeros})) == ({"events.jsonl": 3} if zeros else {})
+    assert (tmp_path / "events.jsonl").read_bytes() == b"abc"
+    assert (tmp_path / "only.parquet").read_bytes() == b""
+
+
 @pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b", ""])
 def test_a_host_cannot_write_outside_of_its_folder(tmp_path: Path, name: str):
     home = Home(tmp_path / "home")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -147,6 +148,10 @@ class FleetRecord(JobRecord[FleetJob]):
         return Home(self.path / "hosts" / host)
 
 
+ZEROS_BYTES = 1 << 16
+"""Read at once when the end of a file is looked for."""
+
+
 @dataclass(frozen=True)
 class Home:
     """Files that came from a host. They grow to the size that they have there, whatever comes twice or late."""
@@ -173,6 +178,23 @@ class Home:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("ab") as stream:
                 stream.write(chunk.content[have - chunk.offset :])
+
+    def forget_unwritten(self) -> None:
+        """Cuts off what a file system reserved for a file and never wrote, because its power failed.
+
+        No file of a record ends in a zero byte: lines end at their end, and a table with a name.
+        """
+        for file in self._files():
+            with file.open("r+b") as stream:
+                left = stream.seek(0, os.SEEK_END)
+                while left:
+                    start = max(0, left - ZEROS_BYTES)
+                    stream.seek(start)
+                    written = len(stream.read(left - start).rstrip(b"\0"))
+                    left = start + written
+                    if written:
+                        break
+                stream.truncate(left)
 
     def forget_whole(self) -> None:
         """Forgets the files that the next attempt writes again."""

@@ -36,6 +36,8 @@ class Controller:
     def run(self) -> None:
         """Measures what is left. Raises KeyboardInterrupt after Ctrl-C; hosts measure on then."""
         token, done = self._record.begin(), self._record.measured
+        for place in self._job.places:
+            self._record.home(place.name).forget_unwritten()
         for name in done:
             self._put(Standing(name, "measured", 1.0))
         places = [place for place in self._job.places if place.name not in done]

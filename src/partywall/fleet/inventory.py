@@ -170,7 +170,7 @@ def _from_ini(text: str, file: str) -> _Groups:
     groups: _Groups = {"ungrouped": _Group()}
     section, kind = "ungrouped", ""
     problems = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if not stripped or stripped[0] in "#;":
             continue

@@ -19,7 +19,7 @@ from partywall.sandbox import networks
 SOURCES = Path(partywall.__file__).parent
 THREADS = {
     "agent/client.py:_drain_stderr": "a pipe's end ends it; the thread that reads messages says why the agent ended",
-    "blame/measure/victim.py:_count": "however it ends, the victim counts as one whose output is closed, and is reported",
+    "blame/measure/victim.py:_count": "however it ends, the output counts as closed, which ends the experiment",
     "consolidate/measure/seeing.py:_run": "what it calls catches every exception, and keeps it for the end",
     "host/waits.py:_look": "it only reads a clock",
     "load/recorder/recording.py:_read": "it ends with the proxy, whose end is noticed",

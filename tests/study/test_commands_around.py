@@ -143,8 +143,9 @@ def watched(name):
 
     def read():
         while not ended.wait(0.05):
-            for folder in cgroups.read().folder("cpu", "/machine").glob(f"*-{name}.*/**/vcpu0"):
-                with contextlib.suppress(OSError, ValueError):  # It is coming up, or going.
+            # It is coming up, or going, also while its folder is searched.
+            with contextlib.suppress(OSError, ValueError):
+                for folder in cgroups.read().folder("cpu", "/machine").glob(f"*-{name}.*/**/vcpu0"):
                     number = int(str(folder).split("/qemu-")[1].split("-")[0])
                     seen.setdefault(number, []).append(Read.of(folder))
 

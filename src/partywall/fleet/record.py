@@ -185,7 +185,7 @@ class Home:
         No file of a record ends in a zero byte: lines end at their end, and a table with a name.
         """
         for file in self._files():
-            with file.open("r+b") as stream:
+            with file.open("rb") as stream:
                 left = stream.seek(0, os.SEEK_END)
                 while left:
                     start = max(0, left - ZEROS_BYTES)
@@ -194,7 +194,7 @@ class Home:
                     left = start + written
                     if written:
                         break
-                stream.truncate(left)
+            os.truncate(file, left)
 
     def forget_whole(self) -> None:
         """Forgets the files that the next attempt writes again."""

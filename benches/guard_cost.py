@@ -43,6 +43,8 @@ AGENT = Path(__file__).parents[1] / "agent"
 VIFS, ROUND_BAR_NS = 10_000, 5_000_000
 FREE_BPS = 20e9
 FRAME = 1514
+CORE = max(os.sched_getaffinity(0))
+"""It does all the work. What watches it runs elsewhere."""
 
 Way = Callable[[Lab, float], contextlib.AbstractContextManager[object]]
 
@@ -95,7 +97,7 @@ def beside(way: Way) -> Way:
 
     @contextlib.contextmanager
     def both(made: Lab, bps: float) -> Iterator[None]:
-        with busy_cpu(min(os.sched_getaffinity(0))), way(made, bps):
+        with busy_cpu(CORE), way(made, bps):
             yield
 
     return both
@@ -174,7 +176,7 @@ def passing(size: int, names: tuple[str, ...], rounds: int) -> Beside:
             return cost_ns(made, 0.4)
 
     with lab(["vm"], None) as made, contextlib.ExitStack() as stack:
-        with on(max(cpus)):
+        with on(CORE):
             stack.enter_context(sender(made, "vm", size, None, batch=64))
         costs = in_turn({way: WAYS[way] for way in names}, rounds, measure)
     base = costs.pop("nothing")
@@ -224,8 +226,7 @@ PARTS = ("passing", *LIMITED, "round")
 
 def limited(what: Limited, names: tuple[str, ...], rounds: int, seconds: float) -> Beside:
     """CPU time a delivered frame takes under each way, its sender's included."""
-    cpus = os.sched_getaffinity(0)
-    core, other = max(cpus), min(cpus)
+    core, other = CORE, min(os.sched_getaffinity(0))
     ways = {way: WAYS[way] for way in names} | ({"guard, holding (tbf)": by_rate} if has_fq() else {})
     reap()
     label = Label.create("guard-cost", Path(tempfile.gettempdir()))

@@ -37,6 +37,12 @@ def test_extensions_that_a_processor_lacks_are_named_with_the_reason(tmp_path):
     assert "not x86-64" in arm["avx"]
 
 
+def test_a_file_of_any_bytes_names_no_instruction_sets(tmp_path):
+    (tmp_path / "cpuinfo").write_bytes(b"\x00\xff\x80 - : = ,,--\n\n- -\n")
+    processor.check_baseline(tmp_path / "cpuinfo")
+    assert set(processor.lacking(tmp_path / "cpuinfo")) == {"sse2", "avx"}
+
+
 def test_the_command_line_asks_before_it_starts(tmp_path, monkeypatch, capsys):
     old = cpu_info(tmp_path, f"flags: {QEMU64}")
     monkeypatch.setattr(cli, "check_baseline", lambda: processor.check_baseline(old))

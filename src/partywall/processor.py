@@ -22,7 +22,7 @@ ONE_CPU_BYTES = 8192
 def flags(cpu_info: Path = CPU_INFO) -> frozenset[str] | None:
     """Instruction sets by their names in /proc/cpuinfo. None where it has no such line, as on arm64."""
     try:
-        with cpu_info.open() as file:
+        with cpu_info.open(encoding="utf-8", errors="replace") as file:
             lines = file.read(ONE_CPU_BYTES).splitlines()
     except OSError:
         return None

@@ -231,7 +231,7 @@ def test_time_that_a_finished_trial_leaves_goes_to_the_others_by_their_parts():
 def test_time_goes_to_trials_whose_intervals_are_wide_within_bounds(efforts, parts):
     made, _ = visitor("4min", "one", "two", "three")
     for each, effort in zip(made.progress_by_trial.values(), efforts, strict=True):
-        each.precision = UNKNOWN.model_copy(update={"effort": effort})
+        each.precision = UNKNOWN.model_copy(update={"worth": effort**2})
     got = [made._share_ns(0, each) * made.plan.rounds for each in made.progress_by_trial.values()]
     assert got == [pytest.approx(240e9 * part / sum(parts), rel=1e-3) for part in parts]
 
@@ -247,7 +247,7 @@ def test_time_within_a_trial_goes_to_the_kind_of_block_whose_intervals_are_wide(
         beat = forecast(result.trial.treatments, made.plan.timing, slow_share=result.slow_share)
         took = {kind: beat.beat.cycle.count(kind) * ns for kind, ns in beat.took_ns.items()}
         shares[requested] = took[BlockKind.SLOW] / sum(took.values())
-    expected = {None: 0.625, 0.1: 0.25, 0.6: 0.6, 0.9: 0.75}
+    expected = {None: 0.625, 0.1: 1 / 6, 0.6: 0.6, 0.9: 0.75}
     assert shares == {requested: pytest.approx(share, abs=0.02) for requested, share in expected.items()}
 
 

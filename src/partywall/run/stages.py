@@ -157,8 +157,12 @@ def decisions(plan: Plan) -> Decisions:
     """The statistical decisions that a run needs while it is in progress."""
     from partywall.run.findings import analysis  # noqa: PLC0415 - slow to import, and planning does without
 
-    def enough(trial: Trial, observations: Observations, decided: Collection[str]) -> Precision:
-        return analysis.enough(observations, trial.treatments, plan.scenario.precision, LOOKS_FROM, decided)
+    scenario = plan.scenario
+    neighbours = [t for trial in plan.trials for t in trial.treatments if t.role == "aggressor"]
+    family = len(neighbours) if scenario.aim == "decision" else 0
+
+    def enough(trial: Trial, observations: Observations, left_out: Collection[str]) -> Precision:
+        return analysis.enough(observations, trial.treatments, scenario.precision, LOOKS_FROM, left_out, family)
 
     def carries_over(trial: Trial, observations: Observations) -> bool:
         tests = analysis.carry_over(observations, trial.treatments, looks=len(PILOTS))

@@ -13,7 +13,8 @@ _WHOLE = ["0", "0", "4294967295"]
 
 def lacking(pid: int, wanted: Mapping[str, int] = HOOKS, proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Names of the wanted capabilities that a process lacks; all of them if it is in a user namespace."""
-    status = (proc / f"{pid}/status").read_text()
+    # A process may give itself a name of any bytes.
+    status = (proc / f"{pid}/status").read_text(encoding="utf-8", errors="replace")
     effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
     outside = is_namespaced((proc / f"{pid}/uid_map").read_text())
     return tuple(name for name, number in wanted.items() if outside or not effective >> number & 1)

@@ -58,7 +58,7 @@ def held(kind: str | None, host: Host) -> Iterator[None]:
     files = sorted(host.path(SYSFS).glob("cpu[0-9]*/cpufreq/scaling_governor"))
 
     def before() -> dict[Path, str]:
-        return {file: file.read_text().strip() for file in files}
+        return {file: file.read_text(encoding="utf-8", errors="replace").strip() for file in files}
 
     with ledger.changed(ledger.GOVERNOR, "the frequency governor", dict.fromkeys(files, governor), before):
         yield

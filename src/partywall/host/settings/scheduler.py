@@ -16,7 +16,7 @@ NAMES = ("none", "mq-deadline", "bfq", "kyber")
 def offered(file: Path) -> tuple[str, ...]:
     """The schedulers that the kernel offers for a disk, the present one first; empty if it has none to choose."""
     try:
-        words = file.read_text().split()
+        words = file.read_text(encoding="utf-8", errors="replace").split()
     except OSError:
         return ()
     present = [word.strip("[]") for word in words if word.startswith("[")]

@@ -58,7 +58,7 @@ def before(file: Path, host: Host) -> dict[Path, str]:
     """What restores the present state. Switching on also brings CPUs online that were taken offline one by one."""
     files = sorted(host.path(SYSFS).glob("cpu[0-9]*/online"))
     offline = [each for each in files if host.text(each.relative_to(host.root)) == "0"]
-    return {file: file.read_text().strip(), **dict.fromkeys(offline, "0")}
+    return {file: file.read_text(encoding="utf-8", errors="replace").strip(), **dict.fromkeys(offline, "0")}
 
 
 def why_not(states: Sequence[str], _folder: Path, host: Host) -> str:

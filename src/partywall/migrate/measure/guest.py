@@ -110,7 +110,7 @@ class Side(QemuEnd):
     def cpu_ns(self) -> int | None:
         """CPU time so far; None if it is gone."""
         try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except OSError:
             return None
         return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS

@@ -55,7 +55,7 @@ def here(monitor: socket.socket, memory: int) -> Area | None:
     credentials = monitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process = Path("/proc", str(_CREDENTIALS.unpack(credentials)[0]))
     try:
-        listed = (process / "smaps").read_text()
+        listed = (process / "smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     memory_area = area(listed, memory, process / "map_files")

@@ -14,12 +14,12 @@ from partywall import units
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
 from partywall.core.stats.interval import PROMISED
-from partywall.run.findings import agent_facts, carryover, causes
+from partywall.run.findings import agent_facts, carryover, causes, states
 from partywall.run.findings.curves import curves_of
 from partywall.run.findings.effects import DISTURBED_SHARE, bands_of, cells_of
 from partywall.run.findings.headline import headline
 from partywall.run.findings.latency import JUDGED
-from partywall.run.findings.series import DECIDING, Measured, Series, baseline_of, compared, pairs_of
+from partywall.run.findings.series import DECIDING, Measured, Pair, Series, baseline_of, compared, pairs_of
 from partywall.run.findings.states import bound_of, judged
 from partywall.run.findings.verdicts import verdicts_of
 from partywall.run.values.evidence import Evidence
@@ -42,6 +42,10 @@ FIRST_LOOK = 250
 
 FIRST_LOOK_NS = 9_000_000_000
 """Least measuring time as well: short blocks are soon many, and hosts drift with time whatever the length of blocks."""
+
+
+LEAST_S = 0.5
+"""Seconds of blocks below which a difference in the time to a decision means nothing."""
 
 
 def analyse(evidence: Evidence) -> Findings:
@@ -100,40 +104,49 @@ def enough(
     treatments: Sequence[Treatment],
     precision: float,
     min_blocks: int = 20,
-    decided: Collection[str] = (),
+    left_out: Collection[str] = (),
+    family: int = 0,
 ) -> Precision:
     """Whether one trial may stop: every isolation factor's half-width is within `precision`, and is reliable.
 
-    decided: treatments that get no more blocks, and do not count.
+    left_out: treatments that get no more blocks; of them it is only told whether they are decided still. family: the
+    number of the run's neighbours, if time goes where a decision is near; 0 if it goes where intervals are wide.
 
     Uses only the observations up to the last checkpoint, so the answer does not depend on how often it is requested.
     """
     baseline = baseline_of(treatments)
     measured = Measured.of(observations, treatments)
-    left = [t for t in treatments if t.id not in decided]
-    slow = [t for t in left if measured.holding(t.id) is measured.long]
-    quick = [t for t in left if t not in slow]
-    results = [_enough(measured.short, quick, precision, min_blocks)] if quick else []
-    results += [_enough(measured.long, [baseline, *slow], precision, min_blocks)] if slow else []
+    wanted = [t for t in treatments if t.id not in left_out]
+    slow = [t for t in wanted if measured.holding(t.id) is measured.long]
+    quick = [t for t in wanted if t not in slow]
+    results = [_enough(measured.short, quick, precision, min_blocks, family)] if quick else []
+    results += [_enough(measured.long, [baseline, *slow], precision, min_blocks, family)] if slow else []
     least = next(
         (result for result in results if not result.reached), max(results, key=lambda result: result.half_width or 0.0)
     )
+    # The host's speed is estimated from all blocks, so the intervals of those left out can become wider again.
+    bound = bound_of(precision)
+    still = (t.id for t, pair in measured.pairs(treatments) if t.id in left_out and _is_certain(pair, bound, family))
     least = least.model_copy(
         update={
             "factors": {name: at for result in results for name, at in result.factors.items()},
             "known": frozenset[str]().union(*(result.known for result in results)),
-            "decided": frozenset[str]().union(*(result.decided for result in results)),
+            "decided": frozenset(still).union(*(result.decided for result in results)),
         }
     )
-    efforts = [result.effort for result in results if result.effort is not None]
-    if len(efforts) < len(results):
+    worths = [result.worth for result in results if result.worth is not None]
+    if len(worths) < len(results):
         return least
-    effort = math.hypot(*efforts)
-    slow_share = (efforts[1] / effort) ** 2 if len(efforts) == 2 and effort else None
-    return least.model_copy(update={"effort": effort, "slow_share": slow_share})
+    total = sum(worths)
+    slow_share = worths[1] / total if len(worths) == 2 and total else None
+    # Times to a width add up. Of decisions, each kind brings as many a second as its share of the time allows.
+    worth = sum(each**2 for each in worths) / total if family and total else total
+    return least.model_copy(update={"worth": worth, "slow_share": slow_share})
 
 
-def _enough(series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int) -> Precision:
+def _enough(
+    series: Series, treatments: Sequence[Treatment], precision: float, min_blocks: int, family: int
+) -> Precision:
     """The same for treatments that are measured in blocks of one kind."""
     wanted = [t.id for t in treatments]
     complete = int(series.hold(wanted).sum())
@@ -156,31 +169,39 @@ def _enough(series: Series, treatments: Sequence[Treatment], precision: float, m
     reached = believed and half <= precision
     bound = bound_of(precision)
     neighbours = {t.id: pairs[t.id] for t in treatments if t.role == "aggressor" and t.victim_limits is None}
+    decided = {name for name, pair in neighbours.items() if _is_certain(pair, bound, family)}
+    taken_s = seen.taken_ns(wanted) / 1e9
+    open_ = [factors[name] for name in neighbours if name not in decided]
     return Precision(
         reached=reached,
         half_width=half,
         treatment=widest,
         blocks=last,
         next_blocks=following,
-        effort=half * math.sqrt(seen.taken_ns(wanted) / 1e9),
+        worth=_decisions_a_second(open_, bound, family, taken_s) if family else half**2 * taken_s,
         factors={name: (factor.value, factor.low, factor.high) for name, factor in factors.items()},
         known=frozenset(name for name in neighbours if factors[name].half_width <= bound),
-        decided=frozenset(
-            name
-            for name, pair in neighbours.items()
-            if _is_worth(factors[name]) and seen.lasted_ns >= FIRST_LOOK_NS and is_decided(pair.factor(DECIDING), bound)
-        ),
+        decided=frozenset(decided if seen.lasted_ns >= FIRST_LOOK_NS else ()),
     )
+
+
+def _decisions_a_second(factors: Iterable[Estimate], bound: float, family: int, taken_s: float) -> float:
+    """How many of these neighbours more blocks of their kind would decide, for each second of them, at best.
+
+    taken_s: the time of their blocks so far.
+    """
+    multiples = sorted(states.time_to_decide(each, bound, family) for each in factors)
+    needed_s = ((multiple - 1) * taken_s for multiple in multiples if multiple > 1)
+    return max((count / max(needed, LEAST_S) for count, needed in enumerate(needed_s, 1)), default=0.0)
+
+
+def _is_certain(pair: Pair, bound: float, family: int) -> bool:
+    """Whether a neighbour needs no more blocks: more of them would hardly change what the report says of it."""
+    return pair.comparable and _is_worth(pair.factor()) and states.is_certain(pair.factor(DECIDING), bound, family)
 
 
 def _is_worth(factor: Estimate) -> bool:
     return factor.n_effective is None or factor.n_effective >= FEWEST_WORTH
-
-
-def is_decided(factor: Estimate, bound: float) -> bool:
-    """Whether an interval lies on one side of the bounds for "no effect"."""
-    least, most = 1 - bound, 1 + bound
-    return factor.high < least or factor.low > most or least <= factor.low <= factor.high <= most
 
 
 def carry_over(

@@ -20,7 +20,7 @@ import numpy as np
 
 from partywall.agent.catalogue import Warn
 from partywall.core.stats.estimate import Estimate
-from partywall.core.stats.quantile import holm, student_reach, student_tail
+from partywall.core.stats.quantile import holm, normal_reach, student_reach, student_tail
 from partywall.run.findings.latency import JUDGED
 from partywall.run.findings.reliability import understated
 from partywall.run.values.finding import Band, Cell, Effect
@@ -160,14 +160,33 @@ def latency_ratio_of(cell: Cell, bands: Sequence[Band], name: str = JUDGED) -> E
 def more_time(cell: Cell, bands: Sequence[Band], least: int) -> float | None:
     """The measuring time after which a cell would probably be decided, as a multiple of its time so far.
 
-    None if time does not help. least: blocks below which nothing is decided. Intervals shrink with the root of time.
+    None if time does not help. least: blocks below which nothing is decided.
     """
     if understated(cell) or Warn.NULL_EFFECT in cell.warnings:
         return None
     isolation, bound = isolation_of(cell, bands), cell.effect_bound or WIDEST_BOUND
-    change = abs(1 - isolation.value)
-    needed = max(change, bound - change)
-    return max(1.0, least / isolation.n, MARGIN * (isolation.half_width / needed) ** 2)
+    return max(1.0, least / isolation.n, time_to_decide(isolation, bound))
+
+
+def time_to_decide(ratio: Estimate, bound: float, family: int = 1) -> float:
+    """The measuring time after which an effect would probably be decided, as a multiple of its time so far.
+
+    family: how many effects are judged together. Intervals shrink with the root of time.
+    """
+    change = abs(1 - ratio.value)
+    seen = change * normal_reach(ratio.level) / normal_reach(1 - CHANCE / max(1, family))
+    return MARGIN * (ratio.half_width / max(seen, bound - change)) ** 2
+
+
+def is_certain(ratio: Estimate, bound: float, family: int) -> bool:
+    """Whether an effect will be judged as it is now, though it is looked at again and again as blocks arrive.
+
+    ratio: with an interval of the level that remains certain over all looks. Either it lies within the bound, or the
+    chance of such a ratio without an effect is as small as that of one end of the interval, shared by `family`.
+    """
+    if 1 - bound <= ratio.low <= ratio.high <= 1 + bound:
+        return True
+    return chance(ratio) <= (1 - ratio.level) / 2 / max(1, family)
 
 
 def failed_checks(bands: Sequence[Band], min_blocks: int = 0) -> tuple[list[Band], list[Band]]:

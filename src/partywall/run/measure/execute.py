@@ -84,7 +84,7 @@ class Progress:
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
     was found at the last look. known, decided: neighbours whose effect is known, and those that need no more blocks
-    (`Precision`). next_look: observations at the next. unread: whether observations so far must be read
+    (`Precision`), at that look. stopped: those that got none for a while, since they were decided once. next_look: observations at the next. unread: whether observations so far must be read
     from the run's directory, where they are between turns. resumed: whether tests so far are still to be counted.
     """
 
@@ -104,6 +104,7 @@ class Progress:
     precision: Precision | None = None
     known: frozenset[str] = frozenset()
     decided: frozenset[str] = frozenset()
+    stopped: frozenset[str] = frozenset()
     next_look: int = 0
     unread: bool = False
     resumed: bool = False
@@ -170,9 +171,9 @@ class Progress:
         return frozenset() if self.is_decided else self.decided
 
     @property
-    def effort(self) -> float | None:
-        """See `Precision.effort`."""
-        return self.precision.effort if self.precision else None
+    def worth(self) -> float | None:
+        """See `Precision.worth`."""
+        return self.precision.worth if self.precision else None
 
     @property
     def blocks(self) -> int:
@@ -247,6 +248,7 @@ def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | N
         finished=_is_precise(events),
         known=decided(events),
         decided=decided(events),
+        stopped=decided(events),
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
         unread=bool(done),
@@ -512,7 +514,7 @@ class Turns:
             progress.drop()
             progress.pilots_had, progress.coarse_tested = 0, False
             progress.precision, progress.next_look = None, 0
-            progress.known = progress.decided = frozenset()
+            progress.known = progress.decided = progress.stopped = frozenset()
             factors = {"stretch": stretch.slots, "guards": stretch.guards}
             self.run.append("stretched", trial=progress.trial.id, reason=reason, **factors)
             self.emit(Note(f"{progress.trial.id}: {reason}; slots are now {stretch.slots} times as long"))
@@ -527,12 +529,16 @@ class Turns:
         self.emit(Block(progress.trial.id, progress.blocks, self._width(progress), cells, slots))
 
     def _keep_decided(self, progress: Progress, found: Precision) -> None:
-        """Keeps what was decided, if the run aims at that and there are blocks enough for a verdict."""
+        """Keeps what is decided, if the run aims at that and there are blocks enough for a verdict.
+
+        What is not decided any more gets blocks again, and keeps the interval of what is looked at often.
+        """
         scenario = self.plan.scenario
-        counts = scenario.aim == "decision" and progress.blocks >= scenario.min_blocks
-        if counts and not found.decided <= progress.decided:
-            progress.decided |= found.decided
-            self.run.append("decided", trial=progress.trial.id, treatments=sorted(progress.decided))
+        if scenario.aim == "decision" and progress.blocks >= scenario.min_blocks:
+            progress.decided = found.decided
+            if not found.decided <= progress.stopped:
+                progress.stopped |= found.decided
+                self.run.append("decided", trial=progress.trial.id, treatments=sorted(progress.stopped))
         progress.known = progress.decided | found.known
 
     def _width(self, progress: Progress) -> str:
@@ -590,18 +596,19 @@ def guarded(laid_out: Callable[..., tuple[Slot, ...]], looks: Looks, start_ns: i
 
 
 def worths(progress_by_trial: Sequence[Progress]) -> list[float]:
-    """By what trials' parts of the time are multiplied: more for those whose intervals are wide, within bounds.
+    """By what trials' parts of the time are multiplied: more for those in which it is worth more, within bounds.
 
-    A run is precise only when its widest interval is, and half widths fall with the root of time. Parts in proportion
-    to the squares of efforts therefore make all equally wide. A decided trial gets nothing while others are not.
+    A run is precise only when its widest interval is, and half widths fall with the root of time, so parts in
+    proportion to the time to a width make all equally wide. Where decisions count, parts are in proportion to how many
+    a second brings. A decided trial gets nothing while others are not.
     """
     if any(each.is_decided for each in progress_by_trial) and not all(each.is_decided for each in progress_by_trial):
         others = iter(worths([each for each in progress_by_trial if not each.is_decided]))
         return [0.0 if each.is_decided else next(others) for each in progress_by_trial]
-    efforts = [each.effort and each.effort**2 for each in progress_by_trial]
-    known = [effort for effort in efforts if effort is not None]
+    found = [each.worth for each in progress_by_trial]
+    known = [worth for worth in found if worth is not None]
     usual = statistics.fmean(known) if known else 0.0
-    return [min(max(each / usual, WORTH_MIN), WORTH_MAX) if each is not None and usual else 1.0 for each in efforts]
+    return [min(max(each / usual, WORTH_MIN), WORTH_MAX) if each is not None and usual else 1.0 for each in found]
 
 
 def _is_lasting(error: TrialError | AgentError) -> bool:

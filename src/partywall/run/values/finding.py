@@ -210,10 +210,9 @@ class Precision(Frozen):
     """Whether a trial may end early: the largest half-width of its isolation factors at the last checkpoint.
 
     half_width is None, and treatment empty, before the first checkpoint. next_blocks: complete blocks at which it is
-    worth asking again; looking at every block would spoil the intervals. effort: by what time must be multiplied to
-    narrow the interval: half width times the root of the time in it, in s. slow_share: of the trial's time, what its
-    slow treatments should get so that the widest interval is as narrow as possible; None if it has not both kinds, or
-    too few blocks.
+    worth asking again; looking at every block would spoil the intervals. worth: of a second for this trial, beside that
+    of others. slow_share: of the trial's time, what its slow treatments should get. Both are None as long as there are
+    too few blocks; slow_share also if it has not both kinds.
     factors: the isolation factors at the checkpoint, by treatment, as (value, low, high). known: neighbours whose
     half width is within the bound for "no effect", whatever their factor. decided: those that need no more blocks, so
     certain are they.
@@ -224,7 +223,7 @@ class Precision(Frozen):
     treatment: str
     blocks: int
     next_blocks: int
-    effort: float | None = None
+    worth: float | None = None
     slow_share: float | None = None
     factors: Mapping[str, tuple[float, float, float]] = Field(default_factory=dict)
     known: frozenset[str] = frozenset()

@@ -47,8 +47,8 @@ def spent(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path = Path("
 
 
 def _times(stat: Path) -> dict[int, int]:
-    # The name may contain spaces and parentheses.
-    fields = stat.read_text().rpartition(")")[2].split()
+    # The name may contain spaces and parentheses, and any bytes.
+    fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return {at: int(fields[at]) for at in (_OWN, _KERNEL, _GUEST)}
 
 

@@ -19,7 +19,7 @@ RAREST = 4
 # once it has shown where intervals are wide. At first more than half, because a slow slot takes ten times a quick one's
 # time and is no steadier for it on a host that drifts.
 SLOW_SHARE = 5 / 8
-SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 4, 3 / 4
+SLOW_SHARE_MIN, SLOW_SHARE_MAX = 1 / 6, 3 / 4
 
 
 def ceil_to(value_ns: int, grid_ns: int) -> int:

@@ -18,8 +18,8 @@ import pytest
 from partywall.errors import UsageError
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger import look
-from partywall.fleet.ledger.granting import Ledger, Order
-from partywall.fleet.ledger.lease import Book, Kernel, Lease, Phase, State
+from partywall.fleet.ledger.granting import OLDER, Ledger, Order
+from partywall.fleet.ledger.lease import KEPT_S, Book, Kernel, Lease, Phase, State
 from partywall.host.label import start_ticks
 from partywall.testing.worlds import World
 
@@ -153,6 +153,23 @@ def test_a_host_that_somebody_else_measures_is_refused(host: Host):
     assert refused.phase is Phase.REFUSED
     assert "this host is being measured by" in refused.why
     assert host.ledger.state("a").phase is Phase.NONE
+
+
+def test_what_old_runs_measured_is_removed_and_they_never_begin_again(host: Host):
+    for run in ("old", "young"):
+        host.ledger.ensure(order(run), 3)
+        lease = host.begin()
+        (host.book.folder(run) / "samples").mkdir()
+        (host.book.folder(run) / "samples" / "large").write_text("x")
+        host.end(lease)
+    for file in host.book.folder("old").rglob("*"):
+        os.utime(file, (time.time() - KEPT_S - 60,) * 2)
+    assert host.ledger.ensure(order("new"), 1).phase is Phase.STARTING
+    assert {file.name for file in host.book.folder("old").rglob("*")} == {"token", "begun-1", "exit-1"}
+    assert (host.book.folder("young") / "samples" / "large").exists()
+    host.end(host.begin())
+    assert host.ledger.ensure(order("old"), 3).phase is Phase.ENDED
+    assert host.ledger.ensure(order("old"), 2).why == OLDER
 
 
 @pytest.mark.parametrize("run", ["", "../a", "a/b", ".hidden", "a\nb"])

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +136,7 @@ class Ledger:
             whom = " and ".join(map(str, measuring.others())) or "another measurement"
             return self._refused(order.run, f"this host is being measured by {whom}")
         try:
+            self.book.forget(order.run, time.time())
             self._write(order)
             if before is not None and before.run != order.run and before.attempt not in self.book.exits(before.run):
                 # Afterwards the lease no longer says that there was such an attempt.

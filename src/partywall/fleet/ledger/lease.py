@@ -21,6 +21,12 @@ ROOT = "/var/tmp/partywall-fleet"  # noqa: S108 - its folders belong to their us
 STARTING_NS = 15_000_000_000
 """How long a keeper may take until it has begun."""
 
+KEPT_S = 30 * 86400.0
+"""How long a host keeps what a run measured, after its last change. A controller has fetched it long before."""
+
+_MARKS = ("token", "begun-*", "exit-*")
+"""Files of a run that are never removed: an order that comes again, however late, must not begin it again."""
+
 
 def default_root() -> Path:
     """The folder of this user's ledger. It is on a disk, because a grant must rise after a restart too."""
@@ -201,6 +207,23 @@ class Book:
         content = {"phase": state.phase, "exit": state.exit, "why": state.why}
         write_whole(self.folder(lease.run) / f"exit-{lease.attempt}", json.dumps(content), durable=True)
         self.note(str(state.phase), lease, exit=state.exit, why=state.why)
+
+    def forget(self, but: str, now_s: float) -> None:
+        """Removes what runs measured that nobody has changed for KEPT_S, except this run. now_s: the time of day.
+
+        What cannot be removed stays: a new run must not fail for it.
+        """
+        for folder in (self.root / "runs").glob("*/"):
+            files = [] if folder.name == but else [file for file in folder.rglob("*") if not file.is_dir()]
+            large = [file for file in files if file.parent != folder or not any(map(file.match, _MARKS))]
+            with contextlib.suppress(OSError):
+                if not large or max(file.lstat().st_mtime for file in files) > now_s - KEPT_S:
+                    continue
+                for file in large:
+                    file.unlink()
+                for below in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
+                    below.rmdir()
+                self.note("forgotten", None, run=folder.name)
 
     def seen(self, lease: Lease | None) -> Seen:
         """What tells whether a lease is held now."""

@@ -34,7 +34,8 @@ GROWTH = 1.25
 FEWEST_WORTH = 20.0
 """Least number of equivalent independent blocks before a narrow interval is trusted.
 
-An interval that is narrow only because persistence has not shown yet would stop a trial at the wrong moment.
+An interval that is narrow only because persistence has not shown yet would stop a trial at the wrong moment. One of
+fewer blocks is so wide that time would seem to be lost on it.
 """
 
 FIRST_LOOK = 250
@@ -171,14 +172,17 @@ def _enough(
     neighbours = {t.id: pairs[t.id] for t in treatments if t.role == "aggressor" and t.victim_limits is None}
     decided = {name for name, pair in neighbours.items() if _is_certain(pair, bound, family)}
     taken_s = seen.taken_ns(wanted) / 1e9
-    open_ = [factors[name] for name in neighbours if name not in decided]
+    worth: float | None = half**2 * taken_s
+    if family:
+        left = [factors[name] for name in neighbours if name not in decided]
+        worth = _decisions_a_second(left, bound, family, taken_s) if last >= FEWEST_WORTH else None
     return Precision(
         reached=reached,
         half_width=half,
         treatment=widest,
         blocks=last,
         next_blocks=following,
-        worth=_decisions_a_second(open_, bound, family, taken_s) if family else half**2 * taken_s,
+        worth=worth,
         factors={name: (factor.value, factor.low, factor.high) for name, factor in factors.items()},
         known=frozenset(name for name in neighbours if factors[name].half_width <= bound),
         decided=frozenset(decided if seen.lasted_ns >= FIRST_LOOK_NS else ()),

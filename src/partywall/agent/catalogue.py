@@ -12,13 +12,14 @@ import json
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from partywall import units
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 Role = Literal["probe", "stressor"]
 ParamMistake = tuple[str, str, str]
@@ -265,6 +266,8 @@ class Catalogue:
 
     def check_params(self, name: str, params: Mapping[str, Any]) -> list[ParamMistake]:
         """Mistakes in a kernel's parameters, as (key, message, remedy). Nested keys are dotted."""
+        from jsonschema import Draft202012Validator  # noqa: PLC0415 - slow to import, and help does without
+
         info = self._kernels[name]
         errors = Draft202012Validator(info.params).iter_errors(dict(params))
         # One mistake for each key is enough: a value out of range may also fail other rules.

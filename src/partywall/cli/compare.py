@@ -131,11 +131,7 @@ def _side_by_side(both: SideBySide, format_: output.Format) -> int:
     for row in both.texts:
         table.add_row(*row)
     console.print(table)
-    notes = [both.note] if both.note else []
-    judged = "whether a difference matters is judged for runs alone"
-    if both.kind == "fleet":
-        judged = "whether a difference between two fleets matters says: partywall fleet gate --before"
-    for note in (*notes, judged):
+    for note in filter(None, (both.note, both.judged)):
         console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     return Exit.INCONCLUSIVE
 

@@ -51,6 +51,8 @@ class Record:
     """The same in records of earlier versions, which have no other; empty if it is the same file."""
     MADE_BY: ClassVar[str]
     """The command that creates one."""
+    JUDGED_BY: ClassVar[str] = ""
+    """The command that judges whether two of them differ; empty if none does."""
     LINES: ClassVar[str] = "events.jsonl"
 
     def __init__(self, path: Path) -> None:

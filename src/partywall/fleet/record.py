@@ -103,6 +103,7 @@ class FleetRecord(JobRecord[FleetJob]):
     KIND = "fleet"
     MARK = MARK
     MADE_BY = "partywall fleet run"
+    JUDGED_BY = "partywall fleet gate --before"
     JOBS = (RunJob, AdmitJob)
     stream = Stream[Line](began=Began, tried=Tried, became=Became, measured=Measured, failed=Failed, fleet=Fleet)
 

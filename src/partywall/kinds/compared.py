@@ -28,7 +28,7 @@ class SideBySide:
     """The figures of some records. rows: what a figure is of, and the figure of each record; None if it lacks it.
 
     ratios: the first record's figure over the second's, of each row, if there are two records; None if either lacks it.
-    hosts: a fact, and its value for each record. left_out: rows that are not shown.
+    hosts: a fact, and its value for each record. left_out: rows that are not shown. judged_by: see `Record.JUDGED_BY`.
     """
 
     kind: str
@@ -37,11 +37,19 @@ class SideBySide:
     ratios: tuple[float | None, ...] = ()
     hosts: tuple[tuple[str, ...], ...] = ()
     left_out: int = 0
+    judged_by: str = ""
 
     @property
     def note(self) -> str:
         """What is not shown; empty if all is."""
         return f"only the first {ROWS_MAX} figures are shown, {self.left_out} are left out" if self.left_out else ""
+
+    @property
+    def judged(self) -> str:
+        """Whether differences are judged, and by what."""
+        if self.judged_by:
+            return f"whether a difference between two {self.kind}s matters says: {self.judged_by}"
+        return "whether a difference matters is judged for runs alone"
 
     @property
     def texts(self) -> tuple[tuple[str, ...], ...]:
@@ -81,6 +89,7 @@ def side_by_side(*records: Record) -> SideBySide:
         tuple(_ratio(*figures) for _, figures in rows) if len(records) == 2 else (),
         _hosts(*every_findings),
         max(0, len(names) - ROWS_MAX),
+        records[0].JUDGED_BY,
     )
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partywall import units
-from partywall.core import here
 from partywall.core.capability import Capability, Options, Outline, expect_same
 from partywall.core.record import stamped
 from partywall.core.report.value import Report
 from partywall.errors import Problem, UsageError
 from partywall.events import Emit, Note
-from partywall.migrate import known as known_moves
-from partywall.migrate import record as store
 from partywall.migrate.document import (
     Forecast,
     MigrationEvidence,
@@ -24,10 +22,11 @@ from partywall.migrate.document import (
     rate_text,
 )
 from partywall.migrate.job import MigrationJob
-from partywall.migrate.measure import owned, series
-from partywall.migrate.measure.seen import MOVE_S, Seen
-from partywall.migrate.measure.watching import SURVEY_S
-from partywall.migrate.record import MigrationDirectory
+from partywall.migrate.record import CALIBRATION, MigrationDirectory
+
+if TYPE_CHECKING:
+    from partywall.migrate.measure import owned, series
+    from partywall.migrate.measure.seen import Seen
 
 RUNS = Path("runs")
 OF_ITS_TIME = ("clocks_ahead_ns", "defaults")
@@ -42,6 +41,10 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
     rows, doing = "moves", "moving"
 
     def outline(self, job: MigrationJob, options: Options) -> Outline:
+        from partywall.migrate.measure import series
+        from partywall.migrate.measure.seen import MOVE_S
+        from partywall.migrate.measure.watching import SURVEY_S
+
         del options
         plan = job.plan
         moves = 0 if job.only_advise else len(plan.cells) * plan.moves
@@ -71,6 +74,8 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
         known: the record; None for the newest that fits in `runs`. None if there is none. UsageError if `known` does
         not fit.
         """
+        from partywall.migrate import known as known_moves
+
         if known is not None:
             forecast = _forecast(MigrationDirectory.open(known), job.plan)
             if isinstance(forecast, str):
@@ -86,7 +91,9 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
 
     def foretell(self, job: MigrationJob, options: Options, emit: Emit) -> Outline:
         """Predicts from an earlier record, or from a look at a guest of the user's own."""
+        from partywall.core import here
         from partywall.migrate import report
+        from partywall.migrate.measure import series
 
         if job.plan.hosts is not None:
             forecast, why_not = self.look(job, options, emit), ""
@@ -97,6 +104,9 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
         return replace(self.outline(job, options), forecast=report.forecast(forecast, why_not))
 
     def check(self, job: MigrationJob, options: Options) -> None:
+        from partywall.core import here
+        from partywall.migrate.measure import owned, series
+
         here.check_folder(options.work_root)
         if job.plan.hosts is None:
             if job.known is not None:
@@ -109,6 +119,9 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
 
     def look(self, job: MigrationJob, options: Options, emit: Emit) -> Forecast | None:
         """Checks both ends, and watches a guest of the user's own for some seconds. None if it does not let itself."""
+        from partywall.migrate import known as known_moves
+        from partywall.migrate.measure import owned
+
         with owned.OwnSeries(job.plan, stamped("migration-look"), options.work_root) as moves:
             about = moves.about()
             earlier = known_moves.earlier_moves(job.plan, about, job.known, RUNS)
@@ -144,6 +157,8 @@ class Migrations(Capability[MigrationJob, MigrationDirectory, MigrationReport]):
 
 def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> series.Series | owned.OwnSeries:
     """The guest of a plan, ready to be moved. name: labels everything that is created."""
+    from partywall.migrate.measure import owned, series
+
     if plan.hosts is not None:
         return owned.OwnSeries(plan, name, options.work_root)
     series.prepare(plan, options.host, emit)
@@ -152,6 +167,8 @@ def _opened(plan: MigrationPlan, name: str, options: Options, emit: Emit) -> ser
 
 def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
     """Does what a record lacks: surveys, calibration moves, and moves."""
+    from partywall.migrate.measure import owned
+
     evidence, job = record.evidence(), record.job
     done = frozenset(move.number for move in (*evidence.calibration, *evidence.moves))
 
@@ -169,7 +186,7 @@ def _go_on(moves: series.Series | owned.OwnSeries, record: MigrationDirectory, e
         surveyed = {survey.workload for survey in evidence.surveys}
         for workload in (name for name in evidence.plan.workloads if name not in surveyed):
             record.add_survey(moves.survey(workload, emit))
-        moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, store.CALIBRATION), done)
+        moves.calibrate(emit, lambda seen: record.append(seen.move, seen.tables, CALIBRATION), done)
     if not job.only_advise:
         moves.carry_out(emit, keep, done)
 
@@ -184,11 +201,13 @@ def _said(seen: Seen) -> str:
 
 def _add_survey(moves: owned.OwnSeries, record: MigrationDirectory, emit: Emit) -> None:
     """What predictions of a guest of the user's own rest on: a look at it, and its earlier moves."""
+    from partywall.migrate import known as known_moves
+
     earlier = known_moves.earlier_moves(moves.plan, moves.about(), record.job.known, RUNS)
     if (survey := moves.survey(emit)) is None:
         return
     for each in earlier:
-        record.append(each.move, each.tables, store.CALIBRATION)
+        record.append(each.move, each.tables, CALIBRATION)
     record.add_survey(survey)
 
 
@@ -219,6 +238,7 @@ def _from_survey(evidence: MigrationEvidence, earlier: list[MoveFinding]) -> For
 
 def _forecast(record: MigrationDirectory, plan: MigrationPlan) -> Forecast | str:
     """Predictions for a plan by what a record knows; or why there are none."""
+    from partywall.migrate import known as known_moves
     from partywall.migrate.findings import cost
 
     evidence = record.evidence()

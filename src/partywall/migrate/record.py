@@ -8,20 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from partywall.core.arrow import values
 from partywall.core.record import JobRecord
 from partywall.files import replace_durably
 from partywall.migrate.document import MigrationEvidence, Move, Survey
 from partywall.migrate.job import MigrationJob
 
-Table = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Table: TypeAlias = "npt.NDArray[Any]"
 """(rows, columns), see COLUMNS."""
 
 MOVE, CALIBRATION = "move", "calibration"
@@ -63,6 +60,12 @@ class MigrationDirectory(JobRecord[MigrationJob]):
 
     def table(self, name: str, number: int) -> Table:
         """A table of a move; empty if there is none."""
+        # Slow to import, and the command's help does without.
+        import numpy as np  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        from partywall.core.arrow import values  # noqa: PLC0415
+
         file = self._file(name, number)
         if not file.exists():
             return np.zeros((0, len(COLUMNS[name])))
@@ -88,6 +91,10 @@ class MigrationDirectory(JobRecord[MigrationJob]):
         )
 
     def _write(self, name: str, number: int, table: Table) -> None:
+        import numpy as np  # noqa: PLC0415
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
         file = self._file(name, number)
         file.parent.mkdir(exist_ok=True)
         columns = {column: table[:, place] for place, column in enumerate(COLUMNS[name])}

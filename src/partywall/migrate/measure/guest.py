@@ -110,9 +110,10 @@ class Side(QemuEnd):
     def cpu_ns(self) -> int | None:
         """CPU time so far; None if it is gone."""
         try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            listed = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
+        fields = listed.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS
 
     def link_bytes(self) -> int | None:

@@ -84,8 +84,9 @@ class Progress:
     void_ns: the part of the measured time that counts for nothing, since limits were late or slices were lost.
     turns_started: how often each turn was begun. pilots_had: how many of PILOTS, at the present length. precision: what
     was found at the last look. known, decided: neighbours whose effect is known, and those that need no more blocks
-    (`Precision`), at that look. stopped: those that got none for a while, since they were decided once. next_look: observations at the next. unread: whether observations so far must be read
-    from the run's directory, where they are between turns. resumed: whether tests so far are still to be counted.
+    (`Precision`), at that look. stopped: those that got none for a while, since they were decided once. next_look:
+    observations at the next. unread: whether observations so far must be read from the run's directory, where they are
+    between turns. resumed: whether tests so far are still to be counted.
     """
 
     trial: Trial

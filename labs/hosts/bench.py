@@ -7,7 +7,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,21 @@ class Bench:
         if output.code:
             raise FailedError(f"{command}: {output.last}")
         return output
+
+    def tested(self, names: Sequence[str], timeout_s: float, setting: str = "") -> str:
+        """What came of these tests of this clone, run by root. FailedError too if all skip: that shows nothing.
+
+        setting: assignments of environment variables.
+        """
+        clone = image.CLONE
+        parts = ("tests", "pyproject.toml", "schema", "benches", "labs", "docs")
+        self.machine.bring([clone / part for part in parts], "/opt/clone")
+        files = " ".join(f"tests/{name}" for name in names)
+        command = f"{image.VENV}/bin/python -m pytest {files} -m host -rs -p no:cacheprovider --timeout=900"
+        output = self.machine.run(f"cd /opt/clone && {setting} {command}", timeout_s=timeout_s)
+        skipped = "; ".join(line for line in output.text.splitlines() if line.startswith("SKIPPED"))
+        expect(output.code == 0 and " passed" in output.last, f"{output.last} {skipped}".strip())
+        return output.last.strip("= ")
 
     @contextlib.contextmanager
     def taken(self, record: str) -> Iterator[Path]:

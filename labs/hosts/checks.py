@@ -226,15 +226,7 @@ def reap(bench: Bench) -> str:
 
 def tests(bench: Bench) -> str:
     """The tests whose subject differs from kernel to kernel, from this clone."""
-    clone = image.CLONE
-    bench.machine.bring([clone / "tests", clone / "pyproject.toml", clone / "schema", clone / "benches"], "/opt/clone")
-    bench.machine.bring([clone / "labs", clone / "docs"], "/opt/clone")
-    files = " ".join(f"tests/{name}" for name in TESTS_OF_KERNELS)
-    options = "-m host -p no:cacheprovider --timeout=900"
-    command = f"cd /opt/clone && {image.VENV}/bin/python -m pytest {files} {options}"
-    output = bench.machine.run(command, timeout_s=3600)
-    expect(output.code == 0, output.last)
-    return output.last.strip("= ")
+    return bench.tested(TESTS_OF_KERNELS, 3600)
 
 
 def migrate(bench: Bench) -> str:

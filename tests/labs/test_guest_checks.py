@@ -5,7 +5,7 @@ import json
 import pytest
 
 from labs.hosts import checks, guests, limits
-from labs.hosts.bench import FailedError
+from labs.hosts.bench import Bench, FailedError
 from labs.hosts.catalogue import HOSTS
 from labs.hosts.checks import CHECKS
 from labs.hosts.limits import Kept
@@ -34,6 +34,7 @@ class Answering:
         return Output(command, 0, text, 1.0)
 
     as_root = run = shell
+    tested = Bench.tested
 
     def bring(self, files, _to):
         assert all(file.exists() for file in files)
@@ -161,3 +162,20 @@ def guests_of(host):
 def test_every_scenario_that_a_check_names_is_there():
     for name in ("guest-limits", "domains"):
         assert (checks.HERE / "scenarios" / f"{name}.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["tests", "guest-tests"])
+@pytest.mark.parametrize(
+    ("said", "fails"),
+    [
+        ("...\n== 31 passed, 2 skipped in 40.1s ==", ""),
+        ("SKIPPED [33] tests/sandbox/test_guest.py: guests need: a kernel\n33 skipped in 36.72s", "guests need: a kernel"),
+    ],
+)
+def test_tests_that_all_skip_show_nothing(name, said, fails):
+    bench = Answering({"pytest": said})
+    if fails:
+        with pytest.raises(FailedError, match=fails):
+            CHECKS[name](bench)
+    else:
+        assert CHECKS[name](bench) == "31 passed, 2 skipped in 40.1s"

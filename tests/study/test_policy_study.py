@@ -224,6 +224,6 @@ def test_losses_of_a_small_one_are_all_that_never_arrived() -> None:
     for one in cells:
         rate = one.streams["VM1"]
         assert rate.handed_pps > 2000, "its sender does not wait"
-        # Of three times the ceiling, two thirds are lost in the long run. In so short a slot, how much the allowed burst
-        # still carries is left to chance: native lost 19 to 78 %.
+        # Of three times the ceiling, two thirds are lost in the long run. How much the allowed burst still carries in
+        # so short a slot is left to chance: native lost 19 to 78 %.
         assert rate.lost > 0.05, one.way

@@ -219,11 +219,10 @@ def test_losses_of_a_small_one_are_all_that_never_arrived() -> None:
     ways = {name: loss.ways[name].model_copy(update={"loads": (3.0,)}) for name in ("native", "htb", "guard-drop")}
     study = shipped().model_copy(update={"parts": {"loss": loss.model_copy(update={"ways": ways})}})
     cells: list[Cell] = []
-    slots.carry_out(study, Extent(blocks=2, slot="200ms"), 1, cells.append, lambda _: None)
+    # In a shorter slot, the burst that the ceiling allows carries so much that chance decides what is lost.
+    slots.carry_out(study, Extent(blocks=2, slot="800ms"), 1, cells.append, lambda _: None)
     assert len(cells) == 6
     for one in cells:
         rate = one.streams["VM1"]
         assert rate.handed_pps > 2000, "its sender does not wait"
-        # Of three times the ceiling, two thirds are lost in the long run. How much the allowed burst still carries in
-        # so short a slot is left to chance: native lost 19 to 78 %.
-        assert rate.lost > 0.05, one.way
+        assert rate.lost > 0.2, one.way

@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -214,15 +215,14 @@ class Book:
         What cannot be removed stays: a new run must not fail for it.
         """
         for folder in (self.root / "runs").glob("*/"):
-            files = [] if folder.name == but else [file for file in folder.rglob("*") if not file.is_dir()]
-            large = [file for file in files if file.parent != folder or not any(map(file.match, _MARKS))]
+            if folder.name == but:
+                continue
             with contextlib.suppress(OSError):
-                if not large or max(file.lstat().st_mtime for file in files) > now_s - KEPT_S:
+                measured = [each for each in folder.iterdir() if not any(map(each.match, _MARKS))]
+                if not measured or max(each.lstat().st_mtime for each in folder.rglob("*")) > now_s - KEPT_S:
                     continue
-                for file in large:
-                    file.unlink()
-                for below in sorted((each for each in folder.rglob("*") if each.is_dir()), reverse=True):
-                    below.rmdir()
+                for each in measured:
+                    shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
                 self.note("forgotten", None, run=folder.name)
 
     def seen(self, lease: Lease | None) -> Seen:

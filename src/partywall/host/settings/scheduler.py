@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from partywall.files import kernel_text
 from partywall.host import Host, block
 
 NAMES = ("none", "mq-deadline", "bfq", "kyber")
@@ -15,10 +16,7 @@ NAMES = ("none", "mq-deadline", "bfq", "kyber")
 
 def offered(file: Path) -> tuple[str, ...]:
     """The schedulers that the kernel offers for a disk, the present one first; empty if it has none to choose."""
-    try:
-        words = file.read_text(encoding="utf-8", errors="replace").split()
-    except OSError:
-        return ()
+    words = (kernel_text(str(file)) or "").split()
     present = [word.strip("[]") for word in words if word.startswith("[")]
     return (*present, *(word for word in words if not word.startswith("[")))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
+from partywall.files import kernel_text
 from partywall.host import Host, install
 from partywall.host.label import Label
 from partywall.migrate.document import Storage
@@ -109,9 +110,7 @@ class Side(QemuEnd):
 
     def cpu_ns(self) -> int | None:
         """CPU time so far; None if it is gone."""
-        try:
-            listed = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        if (listed := kernel_text(f"/proc/{self.process.pid}/stat")) is None:
             return None
         fields = listed.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partywall.files import kernel_text
 from partywall.migrate.measure.survey import PARTS
 from partywall.sandbox.ssh import connection
 
@@ -54,9 +55,7 @@ def here(monitor: socket.socket, memory: int) -> Area | None:
         return None
     credentials = monitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process = Path("/proc", str(_CREDENTIALS.unpack(credentials)[0]))
-    try:
-        listed = (process / "smaps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    if (listed := kernel_text(str(process / "smaps"))) is None:
         return None
     memory_area = area(listed, memory, process / "map_files")
     if memory_area is None or memory_area.file is not None:

@@ -126,8 +126,8 @@ def enough(
         (result for result in results if not result.reached), max(results, key=lambda result: result.half_width or 0.0)
     )
     # The host's speed is estimated from all blocks, so the intervals of those left out can become wider again.
-    bound = bound_of(precision)
-    still = (t.id for t, pair in measured.pairs(treatments) if t.id in left_out and _is_certain(pair, bound, family))
+    bound, pairs = bound_of(precision), measured.pairs(treatments) if left_out else ()
+    still = (t.id for t, pair in pairs if t.id in left_out and _is_certain(pair, bound, family))
     least = least.model_copy(
         update={
             "factors": {name: at for result in results for name, at in result.factors.items()},
@@ -190,7 +190,7 @@ def _enough(
 
 
 def _decisions_a_second(factors: Iterable[Estimate], bound: float, family: int, taken_s: float) -> float:
-    """How many of these neighbours more blocks of their kind would decide, for each second of them, at best.
+    """How many of these neighbours are decided for each further second of blocks of their kind, at best.
 
     taken_s: the time of their blocks so far.
     """

@@ -181,8 +181,8 @@ def time_to_decide(ratio: Estimate, bound: float, family: int = 1) -> float:
 def is_certain(ratio: Estimate, bound: float, family: int) -> bool:
     """Whether an effect will be judged as it is now, though it is looked at again and again as blocks arrive.
 
-    ratio: with an interval of the level that remains certain over all looks. Either it lies within the bound, or the
-    chance of such a ratio without an effect is as small as that of one end of the interval, shared by `family`.
+    ratio: its level allows for all looks. Its interval must lie within the bound, or its p-value be at most half of
+    what the level leaves out, divided by `family` (Bonferroni).
     """
     if 1 - bound <= ratio.low <= ratio.high <= 1 + bound:
         return True

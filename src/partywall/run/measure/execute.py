@@ -241,15 +241,16 @@ def execute(
 
 def progress_of(trial: Trial, events: Sequence[dict[str, Any]], done: Blocks | None = None) -> Progress:
     """The progress of a trial, from its events and finished blocks. Its observations are read at its next turn."""
+    stopped = decided(events)
     return Progress(
         trial=trial,
         next_block=int(done.columns.number.max()) + 1 if done else 0,
         stretch=_stretch(events),
         measured_ns=int(done.spent_ns.sum()) if done else 0,
         finished=_is_precise(events),
-        known=decided(events),
-        decided=decided(events),
-        stopped=decided(events),
+        known=stopped,
+        decided=stopped,
+        stopped=stopped,
         turns_done={event["visit"] for event in events if event["kind"] == "visit_ended"},
         turns_started=Counter(event["visit"].partition(".")[0] for event in events if event["kind"] == "visit"),
         unread=bool(done),
@@ -532,7 +533,7 @@ class Turns:
     def _keep_decided(self, progress: Progress, found: Precision) -> None:
         """Keeps what is decided, if the run aims at that and there are blocks enough for a verdict.
 
-        What is not decided any more gets blocks again, and keeps the interval of what is looked at often.
+        A neighbour that is no longer decided gets blocks again. Its interval stays at the level of one that was.
         """
         scenario = self.plan.scenario
         if scenario.aim == "decision" and progress.blocks >= scenario.min_blocks:

@@ -106,6 +106,14 @@ def kernel_text(path: str) -> str | None:
         os.close(descriptor)
 
 
+def stat_fields(path: str) -> list[str]:
+    """The fields of the `stat` of a process or thread after its name, the state first; empty if it is gone.
+
+    The name, in parentheses, may contain anything (proc_pid_stat(5)).
+    """
+    return (kernel_text(path) or "").rpartition(")")[2].split()
+
+
 def decoded(line: bytes, begin: bytes = b"{") -> dict[str, Any] | None:
     """The object on a line. None for an empty or incomplete line; ValueError for any other.
 

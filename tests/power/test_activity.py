@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partywall.host import Host
-from partywall.power.activity import HostCpus, Process, consumer, stat_s
+from partywall.power.activity import HostCpus, Process, consumer
 from partywall.power.findings import sharing
 from partywall.power.findings.meter import Load, cpu_rows
 from partywall.power.findings.node import core_time, findings
@@ -61,8 +61,15 @@ def test_a_process_that_was_given_as_a_consumer_counts_its_ended_threads():
     assert read() - before > 0.1 - TICKS_S
 
 
-def test_a_name_with_parentheses_and_spaces_is_no_field():
-    assert stat_s("7 (a) b (c)) S " + " ".join(["0"] * 10) + " 150 50 0 0") == pytest.approx(2.0)
+def test_a_name_with_parentheses_and_any_bytes_is_no_field(tmp_path):
+    (tmp_path / "task").mkdir()
+    (tmp_path / "stat").write_bytes(b"7 (a) b (c\xff)) S " + b"0 " * 10 + b"150 50 0 0\n")
+    assert Process(tmp_path)() == pytest.approx(2.0)
+
+
+def test_a_process_that_has_ended_has_no_cpu_time(tmp_path):
+    with pytest.raises(ProcessLookupError):
+        Process(tmp_path)()
 
 
 class Stat:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import Problem, UsageError
-from partywall.files import write_whole
+from partywall.files import stat_fields, write_whole
 
 VARIABLE = "PARTYWALL_RUN"
 # Disk kernels need a disk, and /tmp is often in memory.
@@ -24,11 +24,8 @@ _OWN = "$PARTYWALL_STATE to a folder that only you can write to"
 
 def start_ticks(pid: int, proc: str = "/proc") -> int | None:
     """When process `pid` started, in clock ticks since boot; None if it does not exist or is a zombie."""
-    try:
-        fields = Path(f"{proc}/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
+    fields = stat_fields(f"{proc}/{pid}/stat")
+    return None if not fields or fields[0] == "Z" else int(fields[19])
 
 
 def state_root() -> Path:

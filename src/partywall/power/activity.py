@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall.errors import CapabilityError
+from partywall.files import stat_fields
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.tenants import Tenant
@@ -80,7 +81,9 @@ class Process:
 
     def __call__(self) -> float:
         # Read first: what threads use meanwhile must not look like that of ended ones.
-        all_s = stat_s((self._folder / "stat").read_text(encoding="utf-8", errors="replace"))
+        if not (fields := stat_fields(f"{self._folder}/stat")):
+            raise ProcessLookupError(f"{self._folder} has ended")
+        all_s = TICK_S * (int(fields[11]) + int(fields[12]))
         living_s = 0.0
         for task in (self._folder / "task").iterdir():
             try:
@@ -89,13 +92,6 @@ class Process:
                 continue
         self._ended_s = max(self._ended_s, all_s - living_s)
         return living_s + self._ended_s
-
-
-def stat_s(text: str) -> float:
-    """User and system seconds of a process in the text of its `stat`, ended threads included (proc_pid_stat(5))."""
-    # The name, in parentheses, may contain anything.
-    fields = text.rpartition(")")[2].split()
-    return TICK_S * (int(fields[11]) + int(fields[12]))
 
 
 class Threads:

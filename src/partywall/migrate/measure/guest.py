@@ -11,7 +11,7 @@ from pathlib import Path
 
 from partywall.agent.client import AgentClient, Sink
 from partywall.errors import CapabilityError, TrialError
-from partywall.files import kernel_text
+from partywall.files import stat_fields
 from partywall.host import Host, install
 from partywall.host.label import Label
 from partywall.migrate.document import Storage
@@ -110,10 +110,8 @@ class Side(QemuEnd):
 
     def cpu_ns(self) -> int | None:
         """CPU time so far; None if it is gone."""
-        if (listed := kernel_text(f"/proc/{self.process.pid}/stat")) is None:
-            return None
-        fields = listed.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS
+        fields = stat_fields(f"/proc/{self.process.pid}/stat")
+        return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // TICKS if fields else None
 
     def link_bytes(self) -> int | None:
         """By the counters of its host's own network card on the link."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partywall.files import stat_fields
 from partywall.sandbox.base import Spent
 from partywall.sandbox.cgroups import Cgroups, cpu_files, write
 
@@ -36,20 +37,19 @@ def spent(pid: int, vcpus: Sequence[int], *, emulated: bool, proc: Path = Path("
     With KVM, a virtual CPU's time is what it spent in the guest. An emulated one counts as a whole, because the time
     of the translator cannot be separated from that of the code it translated.
     """
-    try:
-        whole = _times(proc / str(pid) / "stat")
-        threads = [_times(proc / str(pid) / "task" / str(thread) / "stat") for thread in vcpus]
-    except (FileNotFoundError, ProcessLookupError):
+    whole = _times(proc / str(pid))
+    threads = [times for thread in vcpus if (times := _times(proc / str(pid) / "task" / str(thread)))]
+    if not whole or len(threads) < len(vcpus):
         return None
     guest = sum(times[_OWN] + times[_KERNEL] if emulated else times[_GUEST] for times in threads)
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return Spent(guest * tick_ns, (whole[_OWN] + whole[_KERNEL] - guest) * tick_ns)
 
 
-def _times(stat: Path) -> dict[int, int]:
-    # The name may contain spaces and parentheses, and any bytes.
-    fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    return {at: int(fields[at]) for at in (_OWN, _KERNEL, _GUEST)}
+def _times(folder: Path) -> dict[int, int]:
+    """Clock ticks by field; empty if it is gone."""
+    fields = stat_fields(f"{folder}/stat")
+    return {at: int(fields[at]) for at in (_OWN, _KERNEL, _GUEST)} if fields else {}
 
 
 @dataclass(frozen=True)

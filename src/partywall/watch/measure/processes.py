@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from partywall.files import kernel_text
+from partywall.files import kernel_text, stat_fields
 from partywall.watch.record import UNKNOWN
 
 INIT = 1
@@ -205,8 +205,7 @@ class Processes:
         return self._fields(pid)[:1] in (["Z"], ["X"])
 
     def _fields(self, pid: int) -> list[str]:
-        # The name of the program, in brackets, may have spaces and brackets.
-        return (kernel_text(f"{self._proc}/{pid}/stat") or "").rpartition(")")[2].split()
+        return stat_fields(f"{self._proc}/{pid}/stat")
 
     def read(self) -> None:
         """Reads all of them, parents first."""

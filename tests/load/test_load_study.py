@@ -220,10 +220,10 @@ def test_a_study_is_reported_from_its_files(study, tmp_path):
     files = page.FILES.write(made, tmp_path / "out", ["html", "json", "csv"])
     text = files[0].read_text()
     sections = ("The system under test", "Xen 3.4 on Oracle VM Server 2.2", "the short form compresses")
-    for part in ("Table II: CPU usage", "Fig 10", "Of 24 tables and figures", "loopback", *sections):
+    for part in ("Table II: CPU usage", "Fig 10", "Of 25 tables and figures", "loopback", *sections):
         assert part in text
     result = json.loads(files[1].read_text())
-    assert len(result["exhibits"]) == 24
+    assert len(result["exhibits"]) == 25
     assert set(result["cells"]) == set(METRICS)
     assert len(files[2].read_text().splitlines()) == 1 + 3 * len(study.cells)
 

@@ -107,8 +107,8 @@ def running(label: Label, address: str = HERE) -> Iterator[Service]:
     """
     if said := missing(Host.here()):
         raise CapabilityError(said)
-    base = label.work / "tomcat"
     port = _free_port(address)
+    base = label.work / f"tomcat-{port}"
     _lay_out(base, address, port)
     environment = os.environ | label.environment | {"CATALINA_HOME": str(HOME), "CATALINA_BASE": str(base)}
     log = (base / "logs" / "out.txt").open("wb")

@@ -6,6 +6,7 @@ One cell in one round gives one observation for each metric. Loads are in `load.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -50,6 +51,9 @@ GUEST_S = 6.0
 MACHINE_S = 1.5
 """Additional time for each connection to another machine."""
 WARM_UP_NS = 3 * SECOND_NS
+BESIDE_NS = 60 * SECOND_NS
+"""How much longer other tests would last: they are ended with the one that is measured."""
+SEEDS_APART = 1_000_000
 NOT_WHOLE = "this share of the host's CPUs is not a whole number of CPUs"
 
 
@@ -67,12 +71,12 @@ def load(content: bytes, file: str) -> Study:
 def estimate_s(
     form: Form, cells: Sequence[Cell], backend: str = "container", machines: Machines | None = None
 ) -> float:
-    boxes = sum(cell.sandboxes for cell in cells if cell.generator == "sandbox")
-    guests_s = boxes * GUEST_S if backend == "qemu" and machines is None else 0.0
+    guests_s = sum(cell.boxes for cell in cells) * GUEST_S if backend == "qemu" and machines is None else 0.0
     # Each cell connects to its generators, and to the application.
     connections = sum(1 + len(elsewhere.generators(machines, cell)) for cell in cells) if machines else 0
-    each_s = form.hold / 1e9 + RAMP_NS / 1e9 + OVERHEAD_S
-    return form.rounds * (len(cells) * each_s + guests_s + connections * MACHINE_S)
+    each_s = form.hold / 1e9 + RAMP_NS / 1e9
+    overhead_s = OVERHEAD_S * sum(cell.tests for cell in cells)
+    return form.rounds * (len(cells) * each_s + overhead_s + guests_s + connections * MACHINE_S)
 
 
 # Measuring
@@ -86,7 +90,7 @@ def order(cells: Sequence[Cell], form: Form, seed: int) -> list[tuple[int, Cell]
 def observe(
     study: Study,
     form: Form,
-    service: Service,
+    services: Sequence[Service],
     cell: Cell,
     round_: int,
     work_root: Path,
@@ -98,9 +102,10 @@ def observe(
 ) -> Observed:
     """Measures one cell once. accel: the accelerator of its sandboxes if they are guests of this host.
 
+    services: one for each of its tests; the first is that of the test that is measured.
     checks: of the memory in guests and on other machines. disk: for the generators' files, and the only one to read.
     """
-    root = disk.folder if disk else work_root
+    service, root = services[0], disk.folder if disk else work_root
     figures = monitors.on_disk(HOST_FIGURES, disk.device) if disk else HOST_FIGURES
     setup = replace(
         setup_of(cell, f"study-{study.name}", root, seed=round_ + 1, backend=backend, machines=machines),
@@ -108,16 +113,17 @@ def observe(
         inside=True,
         server_pid=service.pid,
     )
-    program = program_of(study, form, service.url, cell)
-    if setup.backend == "qemu":
-        program |= {"addresses": for_guest(program, GUESTS_HOST)}
+    program = _reached(program_of(study, form, service.url, cell), setup)
     # The host's CPUs. A session leaves this process only those that the generators do not use.
     cores = len(os.sched_getaffinity(0))
-    with PreparedLoad(program, setup, checks) as session:
+    neighbours = _others(study, form, services[1 : cell.tests], cell, replace(setup, inside=False, server_pid=None))
+    with neighbours as others, PreparedLoad(program, setup, checks) as session:
         seconds: list[Second] = []
         healths: list[Health] = []
         spent: list[tuple[int, Spent]] = []
         for second in session.run():
+            for other in others:
+                next(other, None)
             if (so_far := session.spent()) is not None:
                 spent.append((time.clock_gettime_ns(time.CLOCK_MONOTONIC), so_far))
             if second is not None:
@@ -151,6 +157,31 @@ def observe(
             clock_error_ns=max(session.clock_errors_ns.values(), default=None),
             service=service.version,
         )
+
+
+def _reached(program: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    """A program with the addresses at which a guest reaches this host's services."""
+    return program | {"addresses": for_guest(program, GUESTS_HOST)} if setup.backend == "qemu" else program
+
+
+@contextlib.contextmanager
+def _others(
+    study: Study, form: Form, services: Sequence[Service], cell: Cell, setup: Setup
+) -> Iterator[list[Iterator[Second | None]]]:
+    """Tests that run beside the one that is measured, and are not: each is to be asked for its seconds meanwhile.
+
+    They begin before it and end after it.
+    """
+    longer = form.model_copy(update={"hold": form.hold + BESIDE_NS})
+    with contextlib.ExitStack() as sessions:
+        running = []
+        for number, service in enumerate(services, 1):
+            own = replace(setup, name=f"{setup.name}-{number}", seed=setup.seed + SEEDS_APART * number)
+            program = _reached(program_of(study, longer, service.url, cell), own)
+            running.append(sessions.enter_context(PreparedLoad(program, own)).run())
+        for each in running:
+            next(each)
+        yield running
 
 
 def warm_up(study: Study, form: Form, service: Service, machines: Machines, work_root: Path) -> None:
@@ -455,17 +486,17 @@ Place = tuple[str, float | str] | None
 
 
 def _by_users(cell: Cell) -> Place:
-    plain = cell.compress and not cell.kept and cell.sandboxes == 1
+    plain = cell.compress and not cell.kept and cell.sandboxes == 1 and cell.tests == 1
     return (cell.generator, float(cell.users)) if plain else None
 
 
 def _by_kept(cell: Cell) -> Place:
-    plain = cell.generator == "sandbox" and cell.compress and cell.sandboxes == 1
+    plain = cell.generator == "sandbox" and cell.compress and cell.sandboxes == 1 and cell.tests == 1
     return (f"{cell.users} users", float(cell.kept)) if plain and cell.users in (50, 150) else None
 
 
 def _by_sandboxes(cell: Cell) -> Place:
-    if not cell.compress or cell.kept or cell.users != 50:
+    if not cell.compress or cell.kept or cell.users != 50 or cell.tests > 1:
         return None
     return ("50 users", 0.0 if cell.generator == "physical" else float(cell.sandboxes))
 
@@ -516,9 +547,15 @@ def _by_generator(metric: str) -> Callable[[Cell], Place]:
 
 
 def _by_compression(cell: Cell) -> Place:
-    if cell.kept or cell.sandboxes > 1:
+    if cell.kept or cell.sandboxes > 1 or cell.tests > 1:
         return None
     return (f"{cell.generator}, {'with' if cell.compress else 'without'}", float(cell.users))
+
+
+def _by_tests(cell: Cell) -> Place:
+    if cell.generator == "physical" or cell.kept or cell.sandboxes > 1 or cell.users != 50:
+        return None
+    return ("with compression" if cell.compress else "without", float(cell.tests))
 
 
 def _at_percentile(share: int) -> Callable[[Cell], Place]:
@@ -537,6 +574,7 @@ def _count_text(sandboxes: int) -> str:
 Rule = tuple[str, Callable[[Cell], Place]]
 
 TABLES: dict[str, tuple[Rule, ...]] = {
+    "section I (tests at once)": (("response_s", _by_tests),),
     "section II.A (availability)": (("availability", _by_users),),
     "section II.A (memory)": (("Memory: available", _by_users), ("guest_memory_gb", _in_guest)),
     "section III (disk)": (("write_s", _write_of("in the guest")), ("host_write_s", _write_of("on its host"))),
@@ -604,7 +642,7 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     known = {
         (o.cell.generator, o.cell.users, o.round): o
         for o in observations
-        if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1
+        if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1 and o.cell.tests == 1
     }
     made = []
     for (generator, users, number), observed in sorted(known.items(), key=lambda item: item[0]):

@@ -145,21 +145,23 @@ class Generation:
         each_s = cells.estimate_s(form, wanted, backend, machines) / (form.rounds * len(wanted))
         accel = qemu.choose("auto", host).name if backend == "qemu" else "tcg"
         checks = memory_checks(directory, emit)
+        tests = max((cell.tests for _, cell in jobs), default=1)
         if jobs:
-            guests = max(cell.sandboxes for cell in wanted) if backend == "qemu" and machines is None else 0
-            _check_service_memory(machines, SERVICE_BYTES + guests * GUEST_BYTES, checks, work_root, directory.name)
+            guests = max(cell.boxes for cell in wanted) if backend == "qemu" and machines is None else 0
+            needed = tests * SERVICE_BYTES + guests * GUEST_BYTES
+            _check_service_memory(machines, needed, checks, work_root, directory.name)
         label = Label.create(f"tomcat-{secrets.token_hex(4)}", work_root)
         try:
-            with _service(machines, label) as service, _disk(form, machines, label) as disk:
+            with _services(machines, label, tests) as services, _disk(form, machines, label) as disk:
                 if machines is not None and jobs:
                     emit(Doing("each machine requests all pages once"))
-                    cells.warm_up(study, form, service, machines, work_root)
+                    cells.warm_up(study, form, services[0], machines, work_root)
                 for number, (round_, cell) in enumerate(jobs):
                     emit(Doing(f"round {round_ + 1}: {cell.id}"))
                     emit(Left((len(jobs) - number) * each_s))
                     with _as_failure():
                         observed = cells.observe(
-                            study, form, service, cell, round_, work_root, backend, accel, machines, checks, disk
+                            study, form, services, cell, round_, work_root, backend, accel, machines, checks, disk
                         )
                     directory.append(observed.model_dump_json())
         finally:
@@ -242,16 +244,14 @@ def _as_failure() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _service(machines: Machines | None, label: Label) -> Iterator[tomcat.Service]:
-    """The application, on its machine."""
-    if machines is None:
-        running = tomcat.running(label)
-    elif machines.application is None:
-        running = tomcat.running(label, machines.address)
-    else:
-        running = tomcat.running_on(machines.application, label, machines.address)
-    with running as service:
-        yield service
+def _services(machines: Machines | None, label: Label, tests: int) -> Iterator[list[tomcat.Service]]:
+    """The application, on its machine, once for each of the tests that run at once."""
+    with contextlib.ExitStack() as running:
+        if machines is not None and machines.application is not None:
+            yield [running.enter_context(tomcat.running_on(machines.application, label, machines.address))]
+        else:
+            address = tomcat.HERE if machines is None else machines.address
+            yield [running.enter_context(tomcat.running(label, address)) for _ in range(tests)]
 
 
 def _disk(form: Form, machines: Machines | None, label: Label) -> contextlib.AbstractContextManager[SlowDisk | None]:

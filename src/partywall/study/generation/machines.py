@@ -19,6 +19,7 @@ from partywall.study.generation.model import Cell, Study
 
 KEY = "machines"
 PHYSICAL, SANDBOX = "physical", "sandbox"
+ONE_TEST = "several tests at once are measured on this host alone"
 KEPT = "CPUs can be kept from a sandbox on this host alone; a guest on another machine has those that it was given"
 
 
@@ -71,6 +72,8 @@ def why_not(machines: Machines, cell: Cell) -> str:
     """Why a cell cannot be measured on these machines; empty if it can."""
     if cell.kept:
         return KEPT
+    if cell.tests > 1:
+        return ONE_TEST
     if cell.generator == "sandbox" and cell.sandboxes > len(machines.sandboxes):
         return f"it needs {cell.sandboxes} machines for sandboxes, and {len(machines.sandboxes)} are named"
     return ""

@@ -77,20 +77,30 @@ class Form(Frozen):
 
 
 class Cell(Frozen):
-    """One combination. generator: physical is a process. kept: percent of the CPUs kept for the host."""
+    """One combination. generator: physical is a process. kept: percent of the CPUs kept for the host.
+
+    tests: like ones at once, each with users, generators and a service of its own; the first is measured.
+    """
 
     generator: Literal["physical", "sandbox"]
     users: int = Field(ge=1, le=100_000)
     compress: bool = True
     kept: int = Field(0, ge=0, le=90)
     sandboxes: int = Field(1, ge=1, le=64)
+    tests: int = Field(1, ge=1, le=8)
 
     @property
     def id(self) -> str:
         parts = [self.generator, f"{self.users} users"]
         parts += [] if self.compress else ["no compression"]
         parts += [f"{self.kept} % of CPUs kept"] if self.kept else []
-        return ", ".join([*parts, *([f"{self.sandboxes} sandboxes"] if self.sandboxes > 1 else [])])
+        parts += [f"{self.sandboxes} sandboxes"] if self.sandboxes > 1 else []
+        return ", ".join([*parts, *([f"{self.tests} tests at once"] if self.tests > 1 else [])])
+
+    @property
+    def boxes(self) -> int:
+        """How many sandboxes there are at a time."""
+        return self.sandboxes * self.tests if self.generator == "sandbox" else 0
 
 
 SetupItem = Literal[

@@ -177,7 +177,8 @@ class Machine:
         while (waited := time.monotonic() - began) < BOOT_S and self._process.poll() is None:
             self._say(f"{self.host.name}: booting, {waited:.0f} s (usually 20 to 60)")
             if self.run("systemctl is-system-running --wait", timeout_s=60).text.strip() in ("running", "degraded"):
-                self.run(HOLD_KEYS)
+                for command in filter(None, (HOLD_KEYS, self.host.hold)):
+                    self.run(command)
                 return time.monotonic() - began
             time.sleep(2)
         errors = self._process.stderr.read() if self._process.poll() is not None and self._process.stderr else ""

@@ -186,7 +186,7 @@ class TestReal:
         try:
             with tomcat.running(label, HERE) as service:
                 cell = Cell(generator="sandbox", users=4)
-                observed = cells.observe(study, form, service, cell, 0, tmp_path, machines=named)
+                observed = cells.observe(study, form, [service], cell, 0, tmp_path, machines=named)
         finally:
             reaper.clean(label)
         assert observed.emulated

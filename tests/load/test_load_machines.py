@@ -288,7 +288,7 @@ class TestOnAnotherMachine:
         try:
             with tomcat.running_on(there, label, named.address) as service:
                 cells.warm_up(study, form, service, named, base)
-                observed = cells.observe(study, form, service, cell, 0, base, machines=named)
+                observed = cells.observe(study, form, [service], cell, 0, base, machines=named)
         finally:
             reaper.clean(label)
         assert observed.values["errors"] == 0

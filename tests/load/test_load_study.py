@@ -102,6 +102,13 @@ def test_a_share_of_the_cpus_that_is_not_a_whole_number_of_them_is_left_out_with
     assert {cell.kept for cell in left_out} == {0, 25, 50} - measured
 
 
+def test_a_test_beside_another_one_stands_for_itself_alone():
+    several = Cell(generator="sandbox", users=50, tests=2)
+    shown = {name for name, rules in studies.TABLES.items() for _, place in rules if place(several) is not None}
+    assert shown == {"section I (tests at once)"}
+    assert (several.id, several.boxes) == ("sandbox, 50 users, 2 tests at once", 2)
+
+
 def test_one_of_three_cpus_is_33_percent():
     cell = Cell(generator="sandbox", users=1, kept=33)
     assert (studies.kept_of(cell, 3), studies.why_not(cell, 3)) == (1, "")
@@ -311,13 +318,15 @@ def test_tomcats_version_is_read_from_its_library_and_is_not_known_without_it(tm
 @pytest.mark.skipif(bool(tomcat.missing(Host.here())), reason=tomcat.missing(Host.here()) or "-")
 @pytest.mark.skipif(os.geteuid() != 0, reason="containers need root")
 @pytest.mark.skipif(not (shutil.which("crun") or shutil.which("runc")), reason="no OCI runtime is installed")
-def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp_path):
+@pytest.mark.parametrize("cell", [{"sandboxes": 2}, {"tests": 2}], ids=lambda given: next(iter(given)))
+def test_a_cell_is_measured_against_a_real_tomcat_and_nothing_is_left(study, tmp_path, cell):
     label = Label.create(f"test-tomcat-{os.getpid()}", tmp_path)
     form = study.forms["short"].model_copy(update={"hold": 3_000_000_000})
     try:
-        with tomcat.running(label) as service:
-            cell = next(c for c in study.cells if c.sandboxes == 2)
-            observed = studies.observe(study, form, service, cell, 0, tmp_path)
+        with tomcat.running(label) as service, tomcat.running(label) as other:
+            observed = studies.observe(
+                study, form, [service, other], Cell(generator="sandbox", users=50, **cell), 0, tmp_path
+            )
     finally:
         reaper.clean(label)
     assert observed.values["iterations_per_s"] > 1

@@ -16,7 +16,7 @@ import pytest
 from partywall.agent.catalogue import shipped
 from partywall.core.here import this_host
 from partywall.events import silent
-from partywall.host import Host
+from partywall.host import Host, waits
 from partywall.migrate import check as plans
 from partywall.migrate.findings.cost import move_finding
 from partywall.migrate.measure.series import Series
@@ -38,6 +38,9 @@ before: 1s
 after: 1s
 give_up: {give_up}
 """
+
+SLOW = waits.slowness() > 3
+"""Whether the host's processor is emulated too."""
 
 pytestmark = [
     pytest.mark.host,
@@ -84,7 +87,9 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
         assert after.lost < 0.2 * after.sent
         if seen.move.outcome == "completed":
             # Three blackouts, of which the guest's clock and QEMU's events are of the same thing.
-            assert abs(result.events_ns - seen.move.stopped_ns) < 10_000_000 + seen.move.uncertainty_ns
+            # On an emulated host QEMU takes a tenth of a second between its event and the moment of the clock.
+            if not SLOW:
+                assert abs(result.events_ns - seen.move.stopped_ns) < 10_000_000 + seen.move.uncertainty_ns
             assert result.clients_ns > result.events_ns * 0.9
             assert sum(part.ns for part in result.parts) == result.clients_ns
             # Headers come on top.
@@ -181,7 +186,7 @@ def test_a_pause_of_post_copy_is_continued_over_another_connection(carried_out):
 @pytest.mark.slow
 def test_a_guest_that_is_stopped_goes_on_where_it_is_in_the_end(carried_out):
     methods = "{ends: {stop_after: 0}, stays: {stop_after: 0, bandwidth: 8Mbit/s}}"
-    kept = {seen.move.method: seen.move for seen in carried_out(plan(methods, give_up="3s"))}
+    kept = {seen.move.method: seen.move for seen in carried_out(plan(methods, give_up="20s" if SLOW else "3s"))}
     assert {name: move.outcome for name, move in kept.items()} == {"ends": "completed", "stays": "gave up"}
     assert all(move.intact for move in kept.values())
 

@@ -29,7 +29,8 @@ from partywall.run.values.plan import Treatment
 from partywall.sandbox import Settings, Spent, clock, reaper
 from partywall.sandbox.cgroups import Cgroups, cpu_files
 from partywall.sandbox.document import Disk
-from partywall.sandbox.qemu import accelerator, balloon, kernel, unpack
+from partywall.sandbox.qemu import accelerator, balloon, kernel, modules, unpack
+from partywall.sandbox.qemu.backend import last_lines
 from partywall.sandbox.qemu.initramfs import initramfs, loaded
 from partywall.sandbox.qemu.machine import Machine, Nic, drive, throttles
 from partywall.sandbox.qemu.modules import collect, depends, ordered
@@ -448,9 +449,26 @@ def test_what_a_killed_fetch_left_goes_with_the_next_start(tmp_path, monkeypatch
 def kernel_tree(folder):
     tree = folder / "6.1-test"
     tree.mkdir()
-    for name in ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net"):
+    for name in modules.WANTED:
         (tree / f"{name}.ko").write_bytes(b"\0depends=\0" + name.encode())
     return tree
+
+
+def test_a_file_system_that_is_a_module_goes_into_the_guest_with_its_checksums(tmp_path):
+    tree = kernel_tree(tmp_path)
+    (tree / "ext4.ko").write_bytes(b"\0depends=jbd2,crc16\0")
+    for name in ("jbd2", "crc16", "crc32c_generic"):
+        (tree / f"{name}.ko").write_bytes(b"\0depends=\0")
+    listed = list(modules.collect(tree))
+    assert listed.index("jbd2.ko") < listed.index("ext4.ko")
+    assert "crc32c_generic.ko" in listed
+
+
+def test_why_a_guest_stopped_is_told_though_firmware_cleared_the_screen_on_the_same_line():
+    firmware, cleared = "\x1bc\x1b[?7l\x1b[2J\x1b[0mSeaBIOS\r\nBooting from ROM..", "\x1bc\x1b[?7l\x1b[2J"
+    shown = last_lines(f"{firmware}{cleared}partywall-init: mounting ext4: no\r\nend\r\n")
+    assert len(shown) == 2
+    assert shown[0].endswith("partywall-init: mounting ext4: no")
 
 
 @pytest.mark.long
@@ -488,6 +506,18 @@ def test_a_kernel_that_is_ready_is_not_fetched_again_unless_requested(tmp_path, 
     vm.prepare(fetch=True)
     vm.prepare(kernel=tmp_path / "vmlinuz", modules=tree)
     assert [how["fetch"] for how in requested] == [True, False]
+
+
+def test_a_kernel_that_an_earlier_version_prepared_is_prepared_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTYWALL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "vmlinuz").write_bytes(b"kernel")
+    made = kernel.prepare(lambda _: None, image=tmp_path / "vmlinuz", tree=kernel_tree(tmp_path))
+    about = made.folder / "kernel.json"
+    about.write_text(json.dumps({"release": "6", "source": "a package", "modules": []}))
+    requested = []
+    monkeypatch.setattr(vm.qemu, "prepare", lambda _say, **how: requested.append(how) or kernel.GuestKernel.prepared())
+    vm.prepare()
+    assert len(requested) == 1
 
 
 def elf(*notes):

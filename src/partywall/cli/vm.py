@@ -81,11 +81,12 @@ def prepare(
 
 
 def _ready() -> qemu.GuestKernel | None:
-    """The prepared kernel, if it is usable."""
+    """The prepared kernel, if it is usable, and was not prepared for guests of an earlier version."""
     try:
-        return qemu.GuestKernel.prepared()
+        kernel = qemu.GuestKernel.prepared()
     except CapabilityError:
         return None
+    return kernel if kernel.is_complete else None
 
 
 def _prepare_root(packages: list[str]) -> int:

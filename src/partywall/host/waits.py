@@ -51,13 +51,8 @@ def start_s(usual_s: float, host: Host, loop_s: Callable[[], float] | None = Non
     given_s = set_by_user()
     if given_s is not None:
         return given_s
-    extended_s = usual_s * _slowness((loop_s or _loop)()) * _crowding(host)
+    extended_s = usual_s * slowness(loop_s or _loop) * _crowding(host)
     return max(usual_s, min(extended_s, LONGEST_S))
-
-
-def _slowness(loop_s: float) -> float:
-    """Shows an emulated processor, which takes some ten times as long, whatever names it reports."""
-    return max(1.0, loop_s / REFERENCE_S)
 
 
 def _loop() -> float:
@@ -70,6 +65,14 @@ def _once() -> float:
     for _ in range(LOOP):
         pass
     return time.thread_time() - began
+
+
+def slowness(loop_s: Callable[[], float] = _loop) -> float:
+    """How many times as slow as usual the processor is; at least 1.
+
+    Shows an emulated one, which takes some ten times as long, whatever names it reports.
+    """
+    return max(1.0, loop_s() / REFERENCE_S)
 
 
 def _crowding(host: Host) -> float:

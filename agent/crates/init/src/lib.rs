@@ -82,6 +82,8 @@ pub fn run(console: Option<&Path>, network: Option<Network>) -> Result<(), InitE
 
 /// Powers the machine off. If that fails, restarts it, which the host treats in the same way.
 pub fn power_off() {
+    // What was written to the console may still be on its way, and would be lost: the reason for this end, for one.
+    let _ = rustix::termios::tcdrain(io::stderr());
     rustix::fs::sync();
     let _ = reboot(RebootCommand::PowerOff);
     let _ = reboot(RebootCommand::Restart);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,8 @@ CONSOLE_LINES = 8
 ROOT_FOLDER = "/root-disk"
 UNPLACED = "its virtual CPUs could not be pinned or limited"
 # Messages with which a kernel or our first process gives up. Only what follows them matters.
+CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_c])")
+"""Sequences that control a terminal (ECMA-48), of firmware and kernels."""
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
 
@@ -262,10 +265,17 @@ class Qemu(Sandbox):
             text = self._console.read_text(errors="replace")
         except OSError:
             return ""
-        lines = [line.rstrip() for line in text.splitlines() if line.strip() and line.isprintable()]
-        start = next((n for n, line in enumerate(lines) if any(w in line for w in TELLING)), None)
-        shown = lines[-CONSOLE_LINES:] if start is None else lines[start : start + CONSOLE_LINES]
+        shown = last_lines(text)
         return "; its console ended with:\n" + "\n".join(f"  {line}" for line in shown) if shown else ""
+
+
+def last_lines(text: str) -> list[str]:
+    """Of a console, the lines from where a kernel or a guest's first process says why it stopped, else the last."""
+    # What stands before a line on the same one, as firmware clears the screen, is no part of it.
+    every = [line.rstrip() for line in CONTROL.sub("", text).splitlines()]
+    lines = [line for line in every if line.strip() and line.isprintable()]
+    start = next((n for n, line in enumerate(lines) if any(w in line for w in TELLING)), None)
+    return lines[-CONSOLE_LINES:] if start is None else lines[start : start + CONSOLE_LINES]
 
 
 def _root_image(settings: Settings) -> Path | None:

@@ -34,11 +34,20 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class GuestKernel:
-    """A kernel image, and the modules a guest needs in the order of insertion. source: where it came from."""
+    """A kernel image, and the modules a guest needs in the order of insertion. source: where it came from.
+
+    wanted: the modules that were asked for, which may be built in; empty in caches of early versions.
+    """
 
     release: str
     source: str
     modules: tuple[str, ...]
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was made for all that guests of this version need."""
+        return set(modules.WANTED) <= set(self.wanted)
 
     @property
     def folder(self) -> Path:
@@ -69,7 +78,8 @@ class GuestKernel:
         folder = cache_root() / "guest-kernel"
         try:
             content = json.loads((folder / "kernel.json").read_text())
-            kernel = cls(content["release"], content["source"], tuple(content["modules"]))
+            wanted = tuple(content.get("wanted", ()))
+            kernel = cls(content["release"], content["source"], tuple(content["modules"]), wanted)
             for file in (kernel.image, *(folder / "modules" / name for name in kernel.modules)):
                 file.open("rb").close()
         except FileNotFoundError as error:
@@ -183,7 +193,7 @@ def _keep(image: Path, tree: Path, release: str, source: str) -> GuestKernel:
     """Copies the files that guests need to the cache, and replaces its folder atomically."""
     try:
         kept_modules = modules.collect(tree)
-        kernel = GuestKernel(release, source, tuple(kept_modules))
+        kernel = GuestKernel(release, source, tuple(kept_modules), modules.WANTED)
         with _scratch() as folder:
             made = folder / "made"
             (made / "modules").mkdir(parents=True)

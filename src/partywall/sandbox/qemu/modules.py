@@ -17,11 +17,12 @@ from pathlib import Path
 from partywall.errors import CapabilityError
 from partywall.host import Host, install
 
-# A disk, the stream to the controller, the balloon, a network interface.
-WANTED = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_balloon", "virtio_net")
+# A disk and its file system, the stream to the controller, the balloon, a network interface.
+WANTED = ("virtio_pci", "virtio_blk", "ext4", "virtio_console", "virtio_balloon", "virtio_net")
+# For checksums of the file system, which does not name their module as a dependency. Newer kernels have no such module.
 # For hooks of a trace or a guard inside a guest, before kernel 6.6, and for the queues of a guard there. A guest starts
 # without them.
-IF_THERE = ("sch_ingress", "cls_bpf", "sch_fq", "sch_tbf")
+IF_THERE = ("crc32c_generic", "sch_ingress", "cls_bpf", "sch_fq", "sch_tbf")
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 import subprocess
 import tempfile
 import time
@@ -37,6 +38,8 @@ EMULATOR_FAULT = "Oops: int3"
 # What a kernel prints when it finds a fault in itself. A lockup is left out: an emulated CPU may well stand still.
 FAULT = re.compile(r"BUG: (?!soft lockup|workqueue)|WARNING: CPU|Oops|Kernel panic|general protection fault|KASAN")
 CONSOLE_LINES = 60
+# How often it is looked whether a host still answers, for how long, and how often in vain until it is given up.
+LOOK_S, BANNER_S, SILENT = 60.0, 20.0, 5
 
 
 class HostEndedError(TrialError):
@@ -46,6 +49,14 @@ class HostEndedError(TrialError):
     def is_emulators(self) -> bool:
         """Whether it was the emulator's fault, not the kernel's."""
         return EMULATOR_FAULT in str(self)
+
+
+class StoodStillError(HostEndedError):
+    """The machine answered nothing for minutes, while its emulated CPUs ran, so it was ended."""
+
+    @property
+    def is_emulators(self) -> bool:
+        return True
 
 
 class NotUpError(HostEndedError):
@@ -78,7 +89,7 @@ class Machine:
         self.host = host
         self.outputs: list[Output] = []
         self._log, self._say = log, say
-        self._emulated = accel != "kvm"
+        self._emulated, self._stood_still = accel != "kvm", False
         self.console = log.with_suffix(".console")
         self._port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="partywall-hosts-")
@@ -123,22 +134,40 @@ class Machine:
         with self._log.open("a") as log:
             log.write(f"\n{user}@{self.host.name}$ {command}\n{output.text}[{code}, {output.seconds:.1f} s]\n")
         if self._process.poll() is not None:
-            raise HostEndedError(f"{self.host.name} ended during: {command}; {self._console_end()}")
+            ended = StoodStillError if self._stood_still else HostEndedError
+            raise ended(f"{self.host.name} ended during: {command}; {self._console_end()}")
         return output
 
     def _finished(self, shell: subprocess.Popen[bytes], until: float) -> tuple[int, bytes]:
-        """Waits for a command, but not beyond `until`, nor for a machine that is gone."""
+        """Waits for a command, but not beyond `until`, nor for a machine that is gone or stands still."""
+        looked, silent = time.monotonic(), 0
         while True:
             try:
                 text = shell.communicate(timeout=1)[0]
                 return shell.returncode, text
             except subprocess.TimeoutExpired:
+                if self._emulated and time.monotonic() - looked > LOOK_S:
+                    silent = 0 if self._answers() else silent + 1
+                    looked = time.monotonic()
+                if silent == SILENT:
+                    self._stood_still = True
+                    self._process.kill()
+                    self._process.wait()
                 if time.monotonic() < until and self._process.poll() is None:
                     continue
             else:
                 return shell.returncode, text
             shell.kill()
             return 124, shell.communicate()[0]
+
+    def _answers(self) -> bool:
+        """Whether its sshd says what it is."""
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), BANNER_S) as connection:
+                connection.settimeout(BANNER_S)
+                return bool(connection.recv(1))
+        except OSError:
+            return False
 
     def faults(self) -> list[str]:
         """What the kernel said of faults of its own, a line each."""

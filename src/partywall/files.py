@@ -47,11 +47,16 @@ def replace_durably(fresh: Path, path: Path) -> None:
 
 def replace_folder_durably(fresh: Path, path: Path) -> None:
     """Renames a folder that was just written, to a path where none is, as `replace_durably` does."""
-    for place in (*fresh.rglob("*"), fresh):
-        if not place.is_symlink():
-            _sync(place)
+    sync_below(fresh)
     fresh.rename(path)
     _sync(path.parent)
+
+
+def sync_below(folder: Path) -> None:
+    """Waits until a folder and all files below it are on the disk, with their content."""
+    for place in (*folder.rglob("*"), folder):
+        if not place.is_symlink():
+            _sync(place)
 
 
 def _sync(path: Path) -> None:

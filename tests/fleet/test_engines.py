@@ -18,6 +18,7 @@ import pytest
 from partywall.fleet.engines import engine as engines
 from partywall.fleet.engines.engine import Engine, Unreachable
 from partywall.fleet.engines.local import Local
+from partywall.fleet.engines.slurm import Job, Slurm
 from partywall.fleet.engines.ssh import Ssh, options
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.granting import Order
@@ -27,7 +28,7 @@ from partywall.fleet.record import Home
 from partywall.host.label import start_ticks
 from partywall.sandbox import measuring
 from partywall.testing.engines import Hostile
-from tests import ssh_server
+from tests import slurm_cluster, ssh_server
 
 SOURCE = Path(__file__).parents[2] / "src"
 # `partywall test-sleep SECONDS EXIT` prints a line, sleeps and ends. It stands for a run, which takes longer to start.
@@ -90,8 +91,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_server.SshS
     server.stop()
 
 
-@pytest.fixture(params=["local", "ssh", "hostile"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_cluster.SlurmCluster]:
+    if why := slurm_cluster.lacking():
+        pytest.skip(why)
+    cluster = slurm_cluster.SlurmCluster(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.stop()
+
+
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A host with a ledger of its own, on which `test-sleep` stands for a run."""
     (tmp_path / "sitecustomize.py").write_text(SLEEP)
     (tmp_path / "ledger").mkdir(mode=0o700)
     variables = {
@@ -101,10 +111,18 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "partywall_python": sys.executable,
     }
     monkeypatch.setenv("PARTYWALL_STATE", variables["partywall_state"])
-    place = Place("there", (), variables)
+    return Place("there", (), variables)
+
+
+@pytest.fixture(params=["local", "ssh", "slurm", "hostile"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    place = prepared(tmp_path, monkeypatch)
     if request.param == "ssh":
         monkeypatch.setenv("PARTYWALL_SSH", request.getfixturevalue("server").client)
         engine: Engine = Ssh([place])
+    elif request.param == "slurm":
+        monkeypatch.setenv("SLURM_CONF", str(request.getfixturevalue("cluster").configuration))
+        engine = Slurm([place])
     else:
         engine = Local([place])
     if request.param == "hostile":
@@ -114,6 +132,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     lease = world.book.lease()
     if lease is not None and lease.pid is not None and start_ticks(lease.pid) == lease.start_ticks:
         os.kill(lease.pid, signal.SIGKILL)
+    if request.param == "slurm":
+        request.getfixturevalue("cluster").cancel_all()
 
 
 def order(seconds: float = 60, code: int = 0, *, run: str = "a", attempt: int = 1, term_s: float = 60) -> Order:
@@ -301,7 +321,86 @@ def test_variables_of_an_inventory_become_options_of_ssh():
     assert options(variables) == ["-o", "Port=2222", "-o", "User=me", "-o", "ProxyJump=gate"]
 
 
+def test_jobs_are_known_by_their_comment_and_never_by_their_number():
+    listing = """\
+7|RUNNING|None|partywall run-1 there 2 5 abc
+7|PENDING|Resources|somebody's own job
+8|PENDING|Resources|partywall run-2 there 1 5 abd
+9|PENDING|Priority|(null)
+10|FAILED|NonZeroExitCode|partywall of | mine 1 2 3
+"""
+    first, second = Job.parsed(listing)
+    assert (first.run, first.host, first.attempt, first.token, first.runs) == ("run-1", "there", 2, 5, True)
+    assert (second.run, second.runs, second.waits, second.why) == ("run-2", False, True, "Resources")
+
+
+@pytest.fixture
+def slurm(
+    cluster: slurm_cluster.SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[slurm_cluster.SlurmCluster, World]]:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
+    yield cluster, World(Slurm([prepared(tmp_path, monkeypatch)]), tmp_path / "ledger", tmp_path / "home")
+    cluster.cancel_all()
+
+
+OTHER = "#!/bin/sh\nexec sleep 600\n"
+
+
+def test_a_run_waits_in_the_queue_of_a_busy_node_and_begins_after_it(slurm):
+    cluster, world = slurm
+    other = cluster.run("sbatch", "--parsable", "--nodelist=there", "--output=/dev/null", script=OTHER)
+    cluster.wait_for("squeue", "--noheader", f"--jobs={other}", "--format=%T", until="RUNNING")
+    assert world.state().phase is Phase.NONE
+    waiting = world.ensure(order())
+    assert (waiting.phase, waiting.attempt) == (Phase.STARTING, 1)
+    assert "waits (Resources)" in waiting.why
+    assert world.ensure(order()).phase is Phase.STARTING
+    assert len(cluster.run("squeue", "--noheader", "--name=partywall").splitlines()) == 1
+    cluster.run("scancel", other)
+    deadline = time.monotonic() + 60
+    while (state := world.state()).left_s is None:
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+    # Its job is there, and the ledger was not asked yet. So there is little left of what it may be asked for.
+    assert (state.phase, state.attempt) == (Phase.STARTING, 1)
+    assert state.left_s < 5
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    assert world.began() == [("a", 1)]
+
+
+def test_a_waiting_run_is_stopped_by_the_newest_controller_alone(slurm):
+    cluster, world = slurm
+    cluster.run("sbatch", "--nodelist=there", "--output=/dev/null", script=OTHER)
+    world.ensure(order(), token=2)
+    assert world.stop(token=1).why == "a newer controller has taken over this run"
+    assert world.stop(token=2).phase is Phase.STOPPED
+    assert cluster.run("squeue", "--noheader", "--name=partywall", "--states=PENDING") == ""
+
+
+def test_a_cancelled_job_takes_its_run_along_and_says_so(slurm):
+    cluster, world = slurm
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    keeper = world.book.lease()
+    cluster.run("scancel", "--name=partywall", "--full", "--signal=TERM")
+    ended = world.until(Phase.DIED)
+    assert "Slurm ended its job" in ended.why
+    assert start_ticks(keeper.pid) != keeper.start_ticks
+    assert not list(Path("/tmp").glob("partywall-job-*"))
+
+
+def test_a_job_that_never_began_its_run_is_said_to_have_ended(slurm):
+    cluster, world = slurm
+    cluster.run("sbatch", "--nodelist=there", "--output=/dev/null", script=OTHER)
+    world.ensure(order())
+    cluster.run("scancel", "--name=partywall")
+    cluster.run("scancel", "--me", "--state=RUNNING")
+    cluster.wait_for("squeue", "--noheader", until="")
+    assert "(CANCELLED)" in world.until(Phase.REFUSED).why
+
+
 def test_engines_are_found_by_their_names():
     assert engines.named("ssh") is Ssh
-    with pytest.raises(Exception, match="there is no engine 'slrum' — choose one of local, ssh"):
+    with pytest.raises(Exception, match="there is no engine 'slrum' — choose one of local, slurm, ssh"):
         engines.named("slrum")

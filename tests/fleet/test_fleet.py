@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import ClassVar
 
 import pytest
 
+from partywall import files
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
@@ -453,6 +455,17 @@ def test_what_a_power_failure_left_unwritten_comes_again(tmp_path: Path, zeros: 
     assert home.since(State(Phase.ENDED, files={"events.jsonl": 3 + zeros})) == ({"events.jsonl": 3} if zeros else {})
     assert (tmp_path / "events.jsonl").read_bytes() == b"abc"
     assert (tmp_path / "only.parquet").read_bytes() == b""
+
+
+def test_what_came_of_a_run_that_is_over_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home, synced = Home(tmp_path), set[int]()
+    monkeypatch.setattr(files.os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    names = ("events.jsonl", "trials/0.parquet")
+    home.take([Chunk(name, 0, b"x") for name in (*names, "gone.jsonl")])
+    home.settle(State(Phase.ENDED, files=dict.fromkeys(names, 1)))
+    there = [tmp_path, *tmp_path.rglob("*")]
+    assert synced == {path.stat().st_ino for path in there}
+    assert sorted(path.name for path in there if path.is_file()) == ["0.parquet", "events.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b", ""])

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from labs.hosts import checks, image, lab, limits, matrix, pinning
+from labs.hosts import machine as machines
 from labs.hosts.bench import Bench, FailedError, LackingError
 from labs.hosts.catalogue import BACKPORTS, HOSTS, TRIXIE, Host, Shortfall
 from labs.hosts.checks import CHECKS
 from labs.hosts.image import Built, _mmdebstrap, requirements
 from labs.hosts.lab import Result
 from labs.hosts.limits import Kept
-from labs.hosts.machine import HostEndedError, Machine, Output
+from labs.hosts.machine import HostEndedError, Machine, Output, StoodStillError
 from partywall import study as studies
 
 CANNOT = Host("h", "a host", TRIXIE, shortfalls={"guard": Shortfall("cannot", "needs root")})
@@ -245,6 +247,19 @@ def test_a_command_ends_when_its_machine_does(tmp_path):
         with pytest.raises(HostEndedError, match=r"ended during: true; .*\n  BUG: unable[^\n]*\n  RIP"):
             machine.run("true")
     assert machine.faults() == ["BUG: unable to handle page fault"]
+
+
+def test_a_machine_that_stands_still_is_ended_and_booted_again(tmp_path, monkeypatch):
+    for name, value in (("LOOK_S", 0.1), ("BANNER_S", 0.1), ("SILENT", 2)):
+        monkeypatch.setattr(machines, name, value)
+    machine = Machine(HOSTS["debian-13"], Built(tmp_path, tmp_path, tmp_path), "tcg", tmp_path / "log", print)
+    machine._ssh = lambda _user, command: ["sh", "-c", command]
+    # Connections are accepted, and nothing is said: QEMU's network forwards what a kernel never reads.
+    with socket.create_server(("127.0.0.1", 0)) as forwarded, subprocess.Popen(["sleep", "600"]) as process:
+        machine._process, machine._port = process, forwarded.getsockname()[1]
+        with pytest.raises(StoodStillError, match="ended during: exec sleep 60") as raised:
+            machine.run("exec sleep 60")
+    assert raised.value.is_emulators
 
 
 @pytest.mark.parametrize(("failures", "status"), [(0, "works"), (1, "works"), (2, "failed")])

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field
 
 from partywall.core.record import JobRecord, Stream
+from partywall.files import sync_below
 from partywall.fleet.job import MARK, AdmitJob, FleetJob, RunJob
 from partywall.fleet.ledger.lease import Phase, State
 from partywall.fleet.ledger.look import Chunk
@@ -204,10 +205,15 @@ class Home:
                 file.unlink()
 
     def settle(self, state: State) -> None:
-        """Forgets what the host no longer has, such as lines that it made tables of. state: of a run that is over."""
+        """Forgets what the host no longer has, such as lines that it made tables of. state: of a run that is over.
+
+        All that it has is on this disk then, also after a power failure: nobody asks the host for it again.
+        """
         for file in self._files():
             if str(file.relative_to(self.folder)) not in state.files:
                 file.unlink()
+        if self.folder.exists():
+            sync_below(self.folder)
 
     def text(self, name: str) -> str:
         """The text of a file; empty if it has not come."""

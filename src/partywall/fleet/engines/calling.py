@@ -1,9 +1,10 @@
-"""What `local` and `ssh` share: a look is a shell script, and a request is one short Python program on the host."""
+"""What all engines here share: a look is a shell script, and a request is one short Python program on the host."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 import re
 import subprocess
@@ -54,16 +55,25 @@ class Calling(ABC):
             raise Unreachable(f"{host}: the look at its ledger was not answered as expected: {error}") from None
 
     @abstractmethod
-    def argv(self, place: Place, words: Sequence[str]) -> list[str]:
-        """The command line that runs a command on a host."""
+    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+        """The command line that runs a command on a host. begins: whether it starts what goes on after it."""
 
-    @abstractmethod
     def python(self, place: Place) -> str:
         """Python on a host, with what Partywall needs."""
+        variables = place.variables
+        return variables.get("partywall_python") or variables.get("ansible_python_interpreter") or "python3"
 
     @abstractmethod
     def explained(self, place: Place, said: str, code: int) -> str:
         """An error of the way to a host as a sentence with a remedy."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Of the programs that reach hosts."""
+        return os.environ
+
+    def lasts(self, done: subprocess.CompletedProcess[bytes]) -> bool:
+        """Whether a command would fail again, because it reached the host, and Python could not carry it out."""
+        return done.returncode in (1, 2, 126, 127)
 
     def _requested(self, host: str, request: Mapping[str, Any]) -> State:
         """Asks the ledger of a host. Partywall is brought there if it has none, or another version."""
@@ -81,12 +91,14 @@ class Calling(ABC):
     def _answered(self, place: Place, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """The answer of a ledger. None if this version of Partywall is not there."""
         words = [self.python(place), "-P", "-m", MODULE, place.variables.get("partywall_ledger", "")]
-        done = self._done(place, words, json.dumps(request).encode())
+        done = self._done(place, words, json.dumps(request).encode(), begins=request["verb"] == "ensure")
         said = done.stderr.decode(errors="replace").strip()
         if done.returncode != 0:
             if re.search(r"No module named '?partywall", said):
                 return None
-            raise Unreachable(f"{place.name}: {self._meaning(place, said, done.returncode)}", is_lasting=_lasts(done))
+            raise Unreachable(
+                f"{place.name}: {self._meaning(place, said, done.returncode)}", is_lasting=self.lasts(done)
+            )
         last = done.stdout.strip().rpartition(b"\n")[2].decode(errors="replace")
         try:
             content: dict[str, Any] = json.loads(last)
@@ -112,14 +124,20 @@ class Calling(ABC):
         done = self._done(place, words, given)
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()
-            raise Unreachable(f"{place.name}: {self._meaning(place, said, done.returncode)}", is_lasting=_lasts(done))
+            raise Unreachable(
+                f"{place.name}: {self._meaning(place, said, done.returncode)}", is_lasting=self.lasts(done)
+            )
         return done.stdout
 
-    def _done(self, place: Place, words: Sequence[str], given: bytes) -> subprocess.CompletedProcess[bytes]:
-        argv = self.argv(place, shell(words, place, self._brought.get(place.name, "")))
+    def _done(
+        self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
+    ) -> subprocess.CompletedProcess[bytes]:
+        argv = self.argv(place, shell(words, place, self._brought.get(place.name, "")), begins=begins)
         timeout_s = TIMEOUT_S + len(given) / SLOWEST_BPS
         try:
-            return subprocess.run(argv, input=given, capture_output=True, timeout=timeout_s, check=False)
+            return subprocess.run(
+                argv, input=given, capture_output=True, timeout=timeout_s, check=False, env=self.environment()
+            )
         except subprocess.TimeoutExpired:
             why = f"no answer within {timeout_s:.0f} s; check its load and the network"
             raise Unreachable(f"{place.name}: {why}") from None
@@ -136,11 +154,6 @@ class Calling(ABC):
         if code in (126, 127):
             return f"{self.python(place)} cannot be run there ({last}); set partywall_python"
         return self.explained(place, said, code)
-
-
-def _lasts(done: subprocess.CompletedProcess[bytes]) -> bool:
-    """Whether a command would fail again, because it reached the host, and Python could not carry it out."""
-    return done.returncode in (1, 2, 126, 127)
 
 
 def shell(words: Sequence[str], place: Place, package: str = "") -> list[str]:

@@ -20,6 +20,7 @@ from partywall.fleet.ledger.look import Look
 GROUP = "partywall.engines"
 OWN = {
     "local": "partywall.fleet.engines.local:Local",
+    "slurm": "partywall.fleet.engines.slurm:Slurm",
     "ssh": "partywall.fleet.engines.ssh:Ssh",
 }
 

@@ -12,8 +12,8 @@ from partywall.fleet.inventory import Place
 class Local(Calling):
     """The places of an inventory as this host. They share its ledger unless `partywall_ledger` names another."""
 
-    def argv(self, place: Place, words: Sequence[str]) -> list[str]:
-        del place
+    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+        del place, begins
         return list(words)
 
     def python(self, place: Place) -> str:

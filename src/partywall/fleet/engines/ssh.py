@@ -28,12 +28,9 @@ def options(variables: Mapping[str, str]) -> list[str]:
 class Ssh(Calling):
     """Hosts behind ssh."""
 
-    def argv(self, place: Place, words: Sequence[str]) -> list[str]:
+    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+        del begins
         return ssh_argv(_destination(place), shlex.join(words), options(place.variables))
-
-    def python(self, place: Place) -> str:
-        variables = place.variables
-        return variables.get("partywall_python") or variables.get("ansible_python_interpreter") or "python3"
 
     def explained(self, place: Place, said: str, code: int) -> str:
         if code == FAILED:

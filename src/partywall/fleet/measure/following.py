@@ -138,7 +138,8 @@ class Follower:
 
     def _order(self, attempt: int, state: State) -> Order:
         """What an attempt does: it continues the record of the one before if that has a plan."""
-        last = next((n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLAN}" in state.files), None)
+        known = (n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLAN}" in state.files or self._planned(n))
+        last = next(known, None)
         what = ["scenario.yaml", f"--out=record-{attempt}"] if last is None else [f"--resume=record-{last}"]
         wanted_ns = round(self._job.seconds * self._share * 1e9)
         # A record that has this much time already would refuse it.
@@ -152,10 +153,14 @@ class Follower:
     def _planned_ns(self, attempt: int) -> int:
         """The time that a record's plan has, as far as it has come home."""
         try:
-            plan = json.loads(self._home.text(f"record-{attempt}/{PLAN}"))
+            plan = json.loads(self._planned(attempt))
             return units.parse_duration_ns(plan["scenario"]["budget"])
         except (ValueError, KeyError, TypeError):
             return round(self._job.seconds * 1e9)
+
+    def _planned(self, attempt: int) -> str:
+        """The plan of an attempt's record, as far as it has come home."""
+        return self._home.text(f"record-{attempt}/{PLAN}")
 
     def _attempted(self, order: Order) -> State:
         """Carries out an attempt, and returns how it ended."""
@@ -166,7 +171,9 @@ class Follower:
             self._time.pause(self._job.every_ns / 1e9)
             state = self._fetched(state)
             if state.left_s is not None and state.left_s < order.term_s / 2:
-                state = self._ensured(order, state.left_s)
+                # What has not begun yet has no lease that could end.
+                within_s = UNREACHED_S if state.phase is Phase.STARTING else 0.0
+                state = self._ensured(order, max(within_s, state.left_s))
         self._tell(state)
         if state.phase is Phase.REFUSED:
             raise Superseded if state.why == OLDER else TrialError(f"{self._host}: {state.why}")

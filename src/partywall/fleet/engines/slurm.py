@@ -1,0 +1,298 @@
+"""The engine for nodes of a Slurm cluster. A run holds its node as an exclusive job; requests are steps beside it.
+
+The job does what is left in a folder of its own, so that what it starts is a part of it and outlives the steps. It ends
+a while after its run has. A number of a job is given out again after a crash of Slurm's controller, so a job is known
+by its comment: the run, the host, the attempt that was asked for, the token, and a word that names the folder. Slurm
+does not start it a second time (`--no-requeue`), and if it did, the ledger would not begin the attempt again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from partywall.fleet.engines.calling import Calling, shell
+from partywall.fleet.engines.engine import Unreachable
+from partywall.fleet.inventory import Place
+from partywall.fleet.ledger.granting import OLDER, Order
+from partywall.fleet.ledger.lease import Phase, State
+from partywall.fleet.ledger.look import Look
+
+MARK = "partywall"
+"""The first word of a job's comment, and its name."""
+TIMEOUT_S = 30.0
+BEGINS_S = 10.0
+"""How long an order waits for its job, so that what its ledger says is told at once."""
+HOLD_S = 120
+"""How long a job keeps its node without a run, so that files can come home."""
+UNASKED_S = 4.0
+"""What is said to be left of a lease that is still to be asked for: less than half of the shortest one."""
+FRESH_S, FAILED_S = 0.5, 3.0
+"""How long a listing of jobs is used, and how long Slurm is not asked again after it gave none."""
+SHORT_MIN = 5
+"""The limit of a job that is one request, in minutes."""
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+OVER = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "REVOKED", "TIMEOUT"),
+)
+# What Slurm says of a command that it has carried out, and that failed.
+_TASKS = re.compile(r"srun: (?:error: \S+ tasks? [\d,-]+: (?:Exited|Killed|Terminated)|Terminating ).*")
+_BUSY = "Requested nodes are busy"
+_LASTING = re.compile(r"invalid|not configured|unknown|not permitted|denied|requires", re.IGNORECASE)
+_OWN = ("SLURM_", "SBATCH_", "SRUN_", "PARTYWALL_")
+# Whether the run of a ledger goes on: its keeper is there. A signal is sent to it. Arguments: root, run, signal or "".
+_KEEPER = (
+    'root=$1; case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac; '
+    'lease=$(cat "$root/lease.json" 2>/dev/null) || exit 1; '
+    'case $lease in *"\\"run\\": \\"$2\\""*) ;; *) exit 1;; esac; '
+    'pid=${lease#*\\"pid\\": }; pid=${pid%%,*}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
+    'case $3 in "") [ -d "/proc/$pid" ];; *) kill "-$3" "$pid";; esac'
+)
+# The job. Its arguments stand before it as variables. Where Slurm does not track processes by groups (cgroup), a keeper
+# would outlive the job.
+_JOB = """\
+mkdir -m 700 "$box" || exit 1
+trap 'rm -rf "$box"' EXIT
+trap 'sh -c "$ends"; exit 1' TERM
+idle=0
+while [ $idle -lt $hold ]; do
+  if [ -e "$box/command" ]; then
+    mv "$box/command" "$box/taken"
+    sh -c "$(cat "$box/taken")" < "$box/given" > "$box/out" 2> "$box/err"
+    echo $? > "$box/code.new"
+    mv "$box/code.new" "$box/code"
+    idle=0
+  fi
+  [ $((idle % 5)) = 4 ] && sh -c "$goes_on" && idle=0
+  idle=$((idle + 1))
+  sleep 1
+done
+"""
+# A step that leaves a command in the job's folder, and says what came of it. Arguments: the folder, the command.
+_ASK = (
+    'for n in 1 2 3 4 5 6 7 8 9; do [ -d "$1" ] && break; sleep 1; done; '
+    'exec 9> "$1/lock" && flock -w 30 9 || { echo "its job has begun nothing yet" >&2; exit 75; }; '
+    'rm -f "$1/code"; cat > "$1/given" && printf %s "$2" > "$1/command.new" && mv "$1/command.new" "$1/command" && '
+    'until [ -e "$1/code" ]; do sleep 0.1; done; '
+    'cat "$1/out"; cat "$1/err" >&2; code=$(cat "$1/code"); exit "${code:-75}"'
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of Slurm that was submitted for an attempt. why: what Slurm says of its state."""
+
+    number: str
+    state: str
+    why: str
+    run: str
+    host: str
+    attempt: int
+    token: int
+    word: str
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def runs(self) -> bool:
+        return self.state == "RUNNING"
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def box(self) -> str:
+        """Its folder on the node."""
+        return _box(self.word)
+
+    @classmethod
+    def parsed(cls, listing: str) -> Iterator[Job]:
+        """Those that are ours, of lines with number|state|reason|comment."""
+        for line in listing.splitlines():
+            number, state, why, comment = (*line.split("|", 3), "", "", "")[:4]
+            match comment.split(" "):
+                case [mark, run, host, attempt, token, word] if mark == MARK and (attempt + token).isdigit():
+                    yield cls(number, state, why, run, host, int(attempt), int(token), word)
+
+
+class Slurm(Calling):
+    """Nodes of a cluster, by their names or `slurm_node`. `slurm_args` are further options, such as --partition."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        super().__init__(places)
+        self._lock, self._listed, self._listed_at = threading.Lock(), tuple[Job, ...](), -FRESH_S
+        self._failed: Unreachable | None = None
+
+    def ensure(self, host: str, order: Order, token: int) -> State:
+        """Submits a job for the run if it has none, and asks the ledger through it. STARTING while the job waits."""
+        job = self._job(host, order.run)
+        if job is None and not self._is_held(host, order.run):
+            self._submit(host, order, token)
+            until = time.monotonic() + BEGINS_S
+            while ((job := self._job(host, order.run)) is None or job.waits) and time.monotonic() < until:
+                time.sleep(FRESH_S)
+        return _waits(job) if job is not None and job.waits else super().ensure(host, order, token)
+
+    def stop(self, host: str, run: str, token: int) -> State:
+        job = self._job(host, run)
+        if job is None or not job.waits:
+            return super().stop(host, run, token)
+        if token < job.token:
+            return State(Phase.REFUSED, job.attempt - 1, why=OLDER)
+        self._changed(["scancel", job.number])
+        return State(Phase.STOPPED, job.attempt - 1, why="it was stopped")
+
+    def state(self, host: str, run: str) -> State:
+        """What is known of a run. Nothing is, if it has no job and the node is busy with those of others."""
+        try:
+            return self.fetch(host, run, {}).state
+        except Unreachable as error:
+            if _BUSY in str(error):
+                return State(Phase.NONE)
+            raise
+
+    def fetch(self, host: str, run: str, since: Mapping[str, int]) -> Look:
+        job = self._job(host, run)
+        if job is not None and job.waits:
+            return Look(_waits(job))
+        look = super().fetch(host, run, since)
+        last = job or next((each for each in reversed(self._jobs(host)) if each.run == run), None)
+        if last is None or look.state.phase.is_going:
+            return look
+        state, ended = look.state, f"Slurm ended its job {last.number} ({last.state})"
+        if state.attempt < last.attempt:
+            unasked = State(Phase.STARTING, last.attempt, left_s=UNASKED_S)
+            refused = State(Phase.REFUSED, state.attempt, why=ended, files=state.files)
+            state = refused if last.is_over else unasked
+        elif state.phase is Phase.DIED and last.is_over:
+            state = dataclasses.replace(state, why=f"{state.why}; {ended}")
+        return dataclasses.replace(look, state=state)
+
+    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+        """A step beside one of our jobs on the node, or a short job of its own if there is none."""
+        alive = [job for job in self._jobs(place.name) if not job.is_over and not job.waits]
+        carrier = next((job for job in alive if job.runs), None)
+        if carrier is None and (begins or alive):
+            state = f"is {alive[0].state}" if alive else "has ended"
+            raise Unreachable(f"{place.name}: its job {state}; look at: squeue --nodelist={_node(place)}")
+        if carrier is None:
+            through = ["--immediate=5", *_options(place), f"--time={SHORT_MIN}"]
+        else:
+            through = [f"--jobid={carrier.number}", "--overlap"]
+            words = ["sh", "-c", _ASK, "sh", carrier.box, shlex.join(words)] if begins else words
+        where = [f"--nodelist={_node(place)}", "--nodes=1", "--ntasks=1", "--chdir=/", "--quiet", "--propagate=NONE"]
+        return ["srun", *through, *where, *words]
+
+    def explained(self, place: Place, said: str, code: int) -> str:
+        last = said.rpartition("\n")[2]
+        if last.startswith("srun: "):
+            return f"Slurm: {last.removeprefix('srun: error: ')}; look at: sinfo --nodes={_node(place)}"
+        return f"the command there ended with {code}: {last or 'it said nothing'}"
+
+    def lasts(self, done: subprocess.CompletedProcess[bytes]) -> bool:
+        """What Slurm itself could not do now, it may do later."""
+        return b"srun: " not in done.stderr and super().lasts(done)
+
+    def environment(self) -> Mapping[str, str]:
+        """Without what belongs to a job that this may run in, and to Partywall here."""
+        return {name: value for name, value in os.environ.items() if not name.startswith(_OWN) or name == "SLURM_CONF"}
+
+    def _done(
+        self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
+    ) -> subprocess.CompletedProcess[bytes]:
+        done = super()._done(place, words, given, begins=begins)
+        lines = done.stderr.decode(errors="replace").splitlines(keepends=True)
+        done.stderr = "".join(line for line in lines if not _TASKS.match(line)).encode()
+        return done
+
+    def _is_held(self, host: str, run: str) -> bool:
+        """Whether another run of ours goes on there, whose ledger would refuse this one."""
+        others = [job for job in self._jobs(host) if job.runs and job.run != run]
+        return any(self.state(host, job.run).phase.is_going for job in others)
+
+    def _submit(self, host: str, order: Order, token: int) -> None:
+        place, word = self._places[host], secrets.token_hex(4)
+        root = place.variables.get("partywall_ledger", "")
+        asks = ["sh", "-c", _KEEPER, "sh", root, order.run]
+        given = {
+            "box": _box(word), "hold": str(HOLD_S),
+            "goes_on": shlex.join(shell(asks, place)), "ends": shlex.join(shell([*asks, "TERM"], place)),
+        }  # fmt: skip
+        script = "".join(["#!/bin/sh\n", *(f"{name}={shlex.quote(value)}\n" for name, value in given.items()), _JOB])
+        comment = f"{MARK} {order.run} {host} {order.attempt} {token} {word}"
+        where = [f"--nodelist={_node(place)}", "--nodes=1", "--ntasks=1", "--chdir=/", "--output=/dev/null"]
+        what = ["--exclusive", "--no-requeue", "--propagate=NONE", f"--job-name={MARK}", f"--comment={comment}"]
+        self._changed(["sbatch", *where, *what, "--mem=0", *_options(place)], script.encode())
+
+    def _job(self, host: str, run: str) -> Job | None:
+        """The job of a run, unless it is over."""
+        return next((job for job in self._jobs(host) if job.run == run and not job.is_over), None)
+
+    def _jobs(self, host: str) -> tuple[Job, ...]:
+        """Our jobs for a host, in the order of their submission. Slurm forgets those that are over after minutes."""
+        with self._lock:
+            passed_s = time.monotonic() - self._listed_at
+            if self._failed is not None and passed_s < FAILED_S:
+                raise self._failed
+            if self._failed is not None or passed_s > FRESH_S:
+                listing = ["squeue", "--me", "--noheader", "--states=all", "--sort=V", "--format=%i|%T|%r|%k"]
+                self._failed = None
+                try:
+                    self._listed = tuple(Job.parsed(self._called(listing).decode(errors="replace")))
+                except Unreachable as error:
+                    self._failed = error
+                    raise
+                finally:
+                    self._listed_at = time.monotonic()
+            listed = self._listed
+        return tuple(job for job in listed if job.host == host)
+
+    def _changed(self, argv: Sequence[str], given: bytes = b"") -> None:
+        """Runs a command after which jobs are listed again."""
+        self._called(argv, given)
+        with self._lock:
+            self._listed_at = -FRESH_S
+
+    def _called(self, argv: Sequence[str], given: bytes = b"") -> bytes:
+        """Runs a command of Slurm. Unreachable if it fails."""
+        try:
+            done = subprocess.run(
+                argv, input=given, capture_output=True, timeout=TIMEOUT_S, check=False, env=self.environment()
+            )
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"{argv[0]}: no answer within {TIMEOUT_S:.0f} s; look at: scontrol ping") from None
+        except OSError as error:
+            said = f"{argv[0]}: {error.strerror}; install Slurm's commands here (slurm-client)"
+            raise Unreachable(said, is_lasting=True) from None
+        if done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise Unreachable(said or f"{argv[0]} failed", is_lasting=bool(_LASTING.search(said)))
+        return done.stdout
+
+
+def _options(place: Place) -> list[str]:
+    return shlex.split(place.variables.get("slurm_args", ""))
+
+
+def _node(place: Place) -> str:
+    return place.variables.get("slurm_node", place.name)
+
+
+def _box(word: str) -> str:
+    return f"/tmp/partywall-job-{word}"  # noqa: S108 - the job makes it, for its user alone
+
+
+def _waits(job: Job) -> State:
+    return State(Phase.STARTING, job.attempt, why=f"its job {job.number} waits ({job.why})")

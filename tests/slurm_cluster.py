@@ -1,0 +1,104 @@
+"""A real Slurm of one node, `there`, which is this host: a controller and a daemon with their own configuration."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from partywall.host import free_port
+
+PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "squeue", "scancel", "scontrol")
+CONFIGURATION = """\
+ClusterName=partywall-test
+SlurmctldHost={name}(127.0.0.1)
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+SlurmctldPort={controller}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/linear
+MpiDefault=none
+ReturnToService=2
+JobRequeue=0
+NodeName=there NodeHostname={name} NodeAddr=127.0.0.1 Port={daemon} CPUs={cpus} State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES OverSubscribe=EXCLUSIVE MaxTime=INFINITE State=UP
+"""
+
+
+def _where(program):
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def lacking():
+    """What keeps such a cluster from running here, if anything does."""
+    tools = [program for program in PROGRAMS if program != "slurmstepd" and not _where(program)]
+    return f"{', '.join(tools)} not installed" if tools else "" if os.geteuid() == 0 else "not root"
+
+
+class SlurmCluster:
+    """Ends with `stop`. configuration: for $SLURM_CONF."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir()
+        self.configuration = self.folder / "slurm.conf"
+        ports = {"controller": free_port(), "daemon": free_port()}
+        name = socket.gethostname().partition(".")[0]
+        self.configuration.write_text(CONFIGURATION.format(folder=self.folder, name=name, cpus=os.cpu_count(), **ports))
+        self._environment = os.environ | {"SLURM_CONF": str(self.configuration)}
+        self._logs, self._processes = [], []
+        self._start("slurmctld", "-D", "-c")
+        self._start("slurmd", "-D", "-N", "there")
+        self.wait_for("sinfo", "--noheader", "--format=%T", until="idle")
+
+    def _start(self, program, *arguments):
+        self._logs.append((self.folder / f"{program}.log").open("wb"))
+        log = self._logs[-1]
+        argv = [_where(program), "-f", str(self.configuration), *arguments]
+        self._processes.append(
+            subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        )
+
+    def wait_for(self, *argv, until):
+        deadline = time.monotonic() + 60
+        while (said := self._said(*argv)) != until:
+            told = "".join(path.read_text(errors="replace")[-1500:] for path in self.folder.glob("*.log"))
+            assert time.monotonic() < deadline, f"{argv[0]}: {said}\n{told}"
+            assert all(process.poll() is None for process in self._processes), told
+            time.sleep(0.1)
+
+    def _said(self, *argv):
+        done = subprocess.run(argv, env=self._environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    def run(self, *argv, script=""):
+        """Runs a command of Slurm, and returns what it said."""
+        done = subprocess.run(
+            argv, env=self._environment, input=script, capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout.strip()
+
+    def cancel_all(self):
+        self._said("scancel", "--me", "--signal=KILL", "--full")
+        self._said("scancel", "--me")
+        self.wait_for("squeue", "--noheader", until="")
+
+    def stop(self):
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()

@@ -19,6 +19,7 @@ from partywall.units import counted
 
 MOST = 100.0
 ALL = 0.995
+OVER = " over "
 FEWEST = 3
 """Blocks below which a result decides nothing."""
 SMALL = SIZE * ALIKE
@@ -136,7 +137,8 @@ def _of_result(row: Row, mine: Sequence[Recorded]) -> tuple[Outcome, str, tuple[
         evidence += [found] if found else []
         lacking += [why] if why else []
     there = [point.place for each in evidence for point in each.points]
-    absent = [pattern for pattern in row.places if not any(_fits(place, pattern) for place in there)]
+    parts = [part for pattern in row.places for part in pattern.split(OVER)]
+    absent = [pattern for pattern in parts if not any(_fits(place, pattern) for place in there)]
     lacking += [f"{', '.join(row.exhibits)}: recorded without {', '.join(absent)}"] if absent and not lacking else []
     if lacking:
         if row.tried:
@@ -175,7 +177,12 @@ def _of_source(row: Row, each: Recorded, shown: Shown) -> tuple[Evidence | None,
 
 
 def _is_about(row: Row, pair: Comparison) -> bool:
-    return not row.places or any(_fits(place, pattern) for place in pair.places for pattern in row.places)
+    """Whether a row's statement is about a comparison: one with such a place, or the one named by both, 'A over B'."""
+    both = OVER.join(map(str, pair.places))
+    return not row.places or any(
+        fnmatchcase(both, pattern) if OVER in pattern else any(_fits(place, pattern) for place in pair.places)
+        for pattern in row.places
+    )
 
 
 def _fits(place: Place, pattern: str) -> bool:

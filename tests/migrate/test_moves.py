@@ -99,6 +99,22 @@ def test_a_guest_arrives_whole_by_pre_copy_and_post_copy(carried_out):
 
 @pytest.mark.slow
 @measured
+def test_over_a_shared_link_a_move_delays_the_clients_as_long_as_it_lasts(carried_out):
+    ways = {}
+    for shared in (False, True):
+        usual = plan()
+        link = usual.link.model_copy(update={"rate": 100_000_000, "shared": shared})
+        (seen,) = carried_out(usual.model_copy(update={"link": link}))
+        assert seen.move.outcome == "completed"
+        ways[shared] = move_finding(seen.move, seen.tables)
+        # The users' bytes are not the move's.
+        assert 1 < ways[shared].values["link_bytes"] / ways[shared].values["sent_bytes"] < 1.2
+    alone, beside = (ways[shared].responses["during"].p50_ns for shared in (False, True))
+    assert beside > 1.5 * alone
+
+
+@pytest.mark.slow
+@measured
 def test_a_move_that_does_not_end_is_cancelled_and_the_guest_stays(carried_out):
     requested = plan("{never: {bandwidth: 8Mbit/s, downtime: 1ms}}", give_up="2s")
     (seen,) = carried_out(requested)

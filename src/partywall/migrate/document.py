@@ -82,6 +82,11 @@ class LinkSpec(Frozen):
         "their link carries, for predictions",
     )
     delay: DurationNs = Field(0, description="one way, e.g. 500us")
+    shared: bool = Field(
+        False,
+        description="whether clients reach the guest over it too, as on hosts with one network card; by default, their "
+        "network has no limit. On hosts of your own it is as it is",
+    )
 
 
 class HttpSpec(Frozen):

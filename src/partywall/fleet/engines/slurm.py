@@ -120,7 +120,7 @@ class Job:
     @classmethod
     def parsed(cls, listing: str) -> Iterator[Job]:
         """Those that are ours, of lines with number|state|reason|comment."""
-        for line in listing.splitlines():
+        for line in listing.split("\n"):
             number, state, why, comment = (*line.split("|", 3), "", "", "")[:4]
             match comment.split(" "):
                 case [mark, run, host, attempt, token, word] if mark == MARK and (attempt + token).isdigit():
@@ -213,8 +213,8 @@ class Slurm(Calling):
         self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
     ) -> subprocess.CompletedProcess[bytes]:
         done = super()._done(place, words, given, begins=begins)
-        lines = done.stderr.decode(errors="replace").splitlines(keepends=True)
-        done.stderr = "".join(line for line in lines if not _TASKS.match(line)).encode()
+        lines = done.stderr.decode(errors="replace").split("\n")
+        done.stderr = "\n".join(line for line in lines if not _TASKS.match(line)).encode()
         return done
 
     def _is_held(self, host: str, run: str) -> bool:

@@ -29,6 +29,8 @@ STOP_NS = 60_000_000_000
 EARLY_NS = 10_000_000_000
 """How long before its lease expires a command gets SIGTERM; a tenth of a shorter lease."""
 EXPIRED = "its lease expired"
+WITH_PARENT = '[ "$PPID" = "$0" ] && exec "$@"'
+"""Begins a command only while its keeper is there: one that was killed before `setpriv` came to ask sends no signal."""
 
 
 class Process(Protocol):
@@ -48,7 +50,8 @@ class Command(subprocess.Popen[bytes]):
         argv = json.loads((folder / "order.json").read_text(encoding="utf-8"))["argv"]
         with (folder / "result.json").open("wb") as result, (folder / "output.txt").open("ab") as output:
             super().__init__(
-                ["setpriv", "--pdeathsig", "TERM", "--", *argv], cwd=folder, stdin=subprocess.DEVNULL,
+                ["setpriv", "--pdeathsig", "TERM", "--", "sh", "-c", WITH_PARENT, str(os.getpid()), *argv],
+                cwd=folder, stdin=subprocess.DEVNULL,
                 stdout=result, stderr=output, close_fds=False, process_group=0, env=os.environ | {"COLUMNS": "120"},
             )  # fmt: skip
 

@@ -7,7 +7,7 @@ segment, and the clients' bridge learns its new port from what the guest, or its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from partywall.host.label import Label
@@ -29,10 +29,14 @@ STORAGE, STORAGE_PORT = {"server": "198.19.1.1", "a": "198.19.1.2", "b": "198.19
 
 @dataclass(frozen=True)
 class Link:
-    """Between the two hosts. rate: bit/s, or None for as fast as they are; delay_ns: one way."""
+    """Between the two hosts. rate: bit/s, or None for as fast as they are; delay_ns: one way.
+
+    shared: whether clients reach the guest over it too: it is then the port of each host on their switch.
+    """
 
     rate: int | None = None
     delay_ns: int = 0
+    shared: bool = False
 
     def queue(self) -> tuple[str, ...]:
         """The qdisc that holds packets to the rate and delay; empty if there is nothing to hold."""
@@ -95,13 +99,23 @@ class Network:
 
     def _link(self) -> None:
         a, b = (self.namespace(place) for place in PLACES)
-        _pair(LINK_PORT, a, LINK_PORT, b)
+        if not self.link.shared:
+            _pair(LINK_PORT, a, LINK_PORT, b)
         for place in PLACES:
             namespace = self.namespace(place)
+            if self.link.shared:
+                # An interface of its own, so that its counters are those of migration alone.
+                _pair(LINK_PORT, namespace, f"{LINK_PORT}-port", namespace)
+                ip("-n", namespace, "link", "set", f"{LINK_PORT}-port", "master", BRIDGE, "up")
             ip("-n", namespace, "addr", "add", f"{LINK[place]}/30", "dev", LINK_PORT)
             ip("-n", namespace, "link", "set", LINK_PORT, "up")
-            if queue := self.link.queue():
-                tc(namespace, "qdisc", "replace", "dev", LINK_PORT, "root", *queue)
+            self._hold(namespace, "uplink" if self.link.shared else LINK_PORT, self.link)
+            if self.link.shared:
+                self._hold(self.namespace("clients"), f"to-{place}", replace(self.link, delay_ns=0))
+
+    def _hold(self, namespace: str, port: str, link: Link) -> None:
+        if queue := link.queue():
+            tc(namespace, "qdisc", "replace", "dev", port, "root", *queue)
 
     def _storage(self) -> None:
         server = self.namespace("storage")

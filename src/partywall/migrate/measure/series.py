@@ -91,7 +91,7 @@ class Series:
     def __init__(self, plan: MigrationPlan, host: Host, run: str, work_root: Path) -> None:
         self.plan = plan
         self.label = Label.create(run, work_root)
-        link = Link(plan.link.rate, plan.link.delay)
+        link = Link(plan.link.rate, plan.link.delay, plan.link.shared)
         self.network = Network(self.label, link, storage=plan.guest.storage == "network")
         self._settings = _settings(plan, host)
         self._guest: MovableGuest | None = None

@@ -28,7 +28,8 @@ VM_PACKAGES := qemu-system-x86 mmdebstrap lz4 zstd
 BPF_PACKAGES := clang libbpf-dev linux-libc-dev iproute2
 # Without them tests skip by name. Commands for each: a browser, servers, readers of traces and rules, a service under load.
 TEST_PACKAGES := chromium chromium-driver nginx-light nftables tshark openssh-client openssh-server fio \
-    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus shellcheck slurmctld slurmd slurm-client $(LIBVIRT_PACKAGES)
+    ipmitool openipmi nut-server tomcat10-common default-jre-headless prometheus shellcheck \
+    slurmctld slurmd slurm-client $(LIBVIRT_PACKAGES)
 # Root images of guests that tests need.
 TEST_ROOTS := fio,stress-ng nginx-light
 # All but helpers, in the order of docs/benchmarks.md.

@@ -51,20 +51,20 @@ class HostEndedError(TrialError):
         return EMULATOR_FAULT in str(self)
 
 
-class StoodStillError(HostEndedError):
+class EmulatorsError(HostEndedError):
+    """It ended whatever ran on it, so a second boot hides nothing."""
+
+    @property
+    def is_emulators(self) -> bool:
+        return True
+
+
+class StoodStillError(EmulatorsError):
     """The machine answered nothing for minutes, while its emulated CPUs ran, so it was ended."""
 
-    @property
-    def is_emulators(self) -> bool:
-        return True
 
-
-class NotUpError(HostEndedError):
-    """The machine did not come up. Nothing of Partywall ran on it, so a second boot hides nothing."""
-
-    @property
-    def is_emulators(self) -> bool:
-        return True
+class NotUpError(EmulatorsError):
+    """The machine did not come up. Nothing of Partywall ran on it."""
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,10 @@ class Calling(ABC):
         variables = place.variables
         return variables.get("partywall_python") or variables.get("ansible_python_interpreter") or "python3"
 
-    @abstractmethod
     def explained(self, place: Place, said: str, code: int) -> str:
-        """An error of the way to a host as a sentence with a remedy."""
+        """What went wrong there; or on the way there, as a sentence with a remedy."""
+        del place
+        return f"the command there ended with {code}: {said.rpartition(chr(10))[2] or 'it said nothing'}"
 
     def environment(self) -> Mapping[str, str]:
         """Of the programs that reach hosts."""

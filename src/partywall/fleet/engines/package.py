@@ -16,14 +16,14 @@ from typing import Self
 
 import partywall
 from partywall import __version__
-from partywall.fleet.ledger.look import SAYS
+from partywall.fleet.ledger.look import ROOT, SAYS
 
 # Arguments: root, name, processor. With nothing on standard input, it says whether the package is there. As in `look`,
 # without single quotes and line ends.
 _SCRIPT = (
     "LC_ALL=C; export LC_ALL; umask 077; root=$1; name=$2; machine=$3",
     f'say() {{ printf "{SAYS} %s\\n" "$*"; }}',
-    'case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac',
+    ROOT,
     '[ "$(uname -m)" = "$machine" ] || { say machine "$(uname -m)"; exit 0; }',
     'd=$root/packages/$name; [ -d "$d" ] && { say have "$d"; exit 0; }',
     '[ "$4" = bring ] || { say want; exit 0; }',

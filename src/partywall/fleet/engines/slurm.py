@@ -24,7 +24,7 @@ from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.granting import OLDER, Order
 from partywall.fleet.ledger.lease import Phase, State
-from partywall.fleet.ledger.look import Look
+from partywall.fleet.ledger.look import PID, ROOT, Look
 
 MARK = "partywall"
 """The first word of a job's comment, and its name."""
@@ -51,10 +51,10 @@ _LASTING = re.compile(r"invalid|not configured|unknown|not permitted|denied|requ
 _OWN = ("SLURM_", "SBATCH_", "SRUN_", "PARTYWALL_")
 # Whether the run of a ledger goes on: its keeper is there. A signal is sent to it. Arguments: root, run, signal or "".
 _KEEPER = (
-    'root=$1; case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac; '
+    f"root=$1; {ROOT}; "
     'lease=$(cat "$root/lease.json" 2>/dev/null) || exit 1; '
     'case $lease in *"\\"run\\": \\"$2\\""*) ;; *) exit 1;; esac; '
-    'pid=${lease#*\\"pid\\": }; pid=${pid%%,*}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
+    f'{PID}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
     'case $3 in "") [ -d "/proc/$pid" ];; *) kill "-$3" "$pid";; esac'
 )
 # The job. Its arguments stand before it as variables. Where Slurm does not track processes by groups (cgroup), a keeper
@@ -199,7 +199,7 @@ class Slurm(Calling):
         last = said.rpartition("\n")[2]
         if last.startswith("srun: "):
             return f"Slurm: {last.removeprefix('srun: error: ')}; look at: sinfo --nodes={_node(place)}"
-        return f"the command there ended with {code}: {last or 'it said nothing'}"
+        return super().explained(place, said, code)
 
     def lasts(self, done: subprocess.CompletedProcess[bytes]) -> bool:
         """What Slurm itself could not do now, it may do later."""

@@ -35,7 +35,7 @@ class Ssh(Calling):
     def explained(self, place: Place, said: str, code: int) -> str:
         if code == FAILED:
             return explained(said, _destination(place))
-        return f"the command there ended with {code}: {said.rpartition(chr(10))[2] or 'it said nothing'}"
+        return super().explained(place, said, code)
 
 
 def _destination(place: Place) -> str:

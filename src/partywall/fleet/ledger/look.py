@@ -15,17 +15,20 @@ from partywall.fleet.ledger.lease import Lease, Seen, State, state_of
 CHUNK = 1 << 20
 """The most bytes of a file that one look brings."""
 SAYS = "partywall-fleet"
+# Parts of shell scripts about a ledger: where it is, with `root` from an inventory, and the keeper of its `lease`.
+ROOT = 'case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac'
+PID = 'pid=${lease#*\\"pid\\": }; pid=${pid%%,*}'
 # Arguments: root, run, bytes at most; then names and offsets. No single quotes and no line ends, as in the bootstrap of
 # sandboxes over ssh, so that every login shell passes it on unchanged.
 _SCRIPT = (
     "LC_ALL=C; export LC_ALL; root=$1; run=$2; most=$3; shift 3",
     f'say() {{ printf "{SAYS} %s\\n" "$*"; }}',
-    'case $root in "") root=${PARTYWALL_FLEET:-/var/tmp/partywall-fleet-$(id -u)};; esac',
+    ROOT,
     "say boot $(cat /proc/sys/kernel/random/boot_id)",
     "say up $(cut -d. -f1 /proc/uptime)",
     "read load rest < /proc/loadavg; say load $load $(nproc)",
     'lease=$(cat "$root/lease.json" 2>/dev/null); say lease "$lease"',
-    'pid=${lease#*\\"pid\\": }; pid=${pid%%,*}',
+    PID,
     'case $pid in ""|*[!0-9]*) ;; *) stat=$(cat /proc/$pid/stat 2>/dev/null) && say stat "${stat##*) }";; esac',
     'cd "$root/runs/$run" 2>/dev/null || { say end; exit 0; }',
     'for f in begun-*; do [ -e "$f" ] && say begun "${f#begun-}"; done',

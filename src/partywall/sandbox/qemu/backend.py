@@ -39,9 +39,9 @@ CONSOLE_LINES = 8
 # Where the agent as first process mounts the root image, see agent/crates/init.
 ROOT_FOLDER = "/root-disk"
 UNPLACED = "its virtual CPUs could not be pinned or limited"
-# Messages with which a kernel or our first process gives up. Only what follows them matters.
 CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\-_c])")
 """Sequences that control a terminal (ECMA-48), of firmware and kernels."""
+# Messages with which a kernel or our first process gives up. Only what follows them matters.
 TELLING = ("Kernel panic", "Out of memory", "partywall-init")
 
 

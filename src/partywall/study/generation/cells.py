@@ -486,8 +486,7 @@ Place = tuple[str, float | str] | None
 
 
 def _by_users(cell: Cell) -> Place:
-    plain = cell.compress and not cell.kept and cell.sandboxes == 1 and cell.tests == 1
-    return (cell.generator, float(cell.users)) if plain else None
+    return (cell.generator, float(cell.users)) if cell.compress and cell.is_single else None
 
 
 def _by_kept(cell: Cell) -> Place:
@@ -547,7 +546,7 @@ def _by_generator(metric: str) -> Callable[[Cell], Place]:
 
 
 def _by_compression(cell: Cell) -> Place:
-    if cell.kept or cell.sandboxes > 1 or cell.tests > 1:
+    if not cell.is_single:
         return None
     return (f"{cell.generator}, {'with' if cell.compress else 'without'}", float(cell.users))
 
@@ -642,7 +641,7 @@ def pairs(study: Study, observations: Sequence[Observed], *, compress: bool = Tr
     known = {
         (o.cell.generator, o.cell.users, o.round): o
         for o in observations
-        if o.cell.compress == compress and not o.cell.kept and o.cell.sandboxes == 1 and o.cell.tests == 1
+        if o.cell.compress == compress and o.cell.is_single
     }
     made = []
     for (generator, users, number), observed in sorted(known.items(), key=lambda item: item[0]):

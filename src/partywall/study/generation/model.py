@@ -98,6 +98,11 @@ class Cell(Frozen):
         return ", ".join([*parts, *([f"{self.tests} tests at once"] if self.tests > 1 else [])])
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is one test from one generator that may use all CPUs."""
+        return not self.kept and self.sandboxes == self.tests == 1
+
+    @property
     def boxes(self) -> int:
         """How many sandboxes there are at a time."""
         return self.sandboxes * self.tests if self.generator == "sandbox" else 0

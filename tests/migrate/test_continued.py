@@ -11,6 +11,7 @@ from partywall.migrate import check as plans
 from partywall.migrate.measure import libvirt_end, owned
 from partywall.migrate.measure.end import Look
 from partywall.migrate.measure.libvirt_end import LibvirtEnd
+from partywall.migrate.measure.move import Again
 from partywall.migrate.measure.owned import OwnSeries
 from partywall.sandbox.libvirt import library
 
@@ -23,7 +24,7 @@ class End:
 
     def __init__(self, place, state, *looks, refuses=""):
         self.place, self.looks, self.now, self.refuses = place, list(looks), state, refuses
-        self.sent_to = []
+        self.sent_to, self.asked, self.refuses_after = [], 0, 0
 
     def look(self):
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -32,8 +33,9 @@ class End:
         return self.now
 
     def recover(self, _port):
-        if self.refuses:
+        if self.refuses and self.asked >= self.refuses_after:
             raise TrialError(self.refuses)
+        self.asked += 1
         return "tcp:two:1"
 
     def go_on(self, to):
@@ -48,7 +50,7 @@ class End:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTYWALL_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(owned, "AGAIN_S", 0.0)
+    monkeypatch.setattr(owned, "TRY_S", 0.0)
     monkeypatch.setattr(owned, "RECOVER_S", 0.05)
 
 
@@ -79,12 +81,21 @@ def test_without_a_link_it_is_said_why_and_how_to_continue_it(tmp_path):
     assert said.endswith("start this again, or run: virsh migrate --postcopy-resume")
 
 
+def test_a_destination_that_already_waits_for_a_connection_is_not_given_up():
+    here, there = End("a", "postmigrate"), End("b", "running", refuses="Migrate recovery is triggered already")
+    there.refuses_after = 1
+    again = Again(here, there)
+    again.connect(1)
+    again.connect(2)
+    assert here.sent_to == ["tcp:two:1", "tcp:two:1"]
+
+
 def test_a_try_that_libvirt_still_makes_itself_is_awaited(tmp_path, monkeypatch):
     monkeypatch.setattr(owned, "RECOVER_S", 0.0)
     busy = Look("postcopy-paused", reason=f"migration of domain web is being {libvirt_end.TRIES_ITSELF}")
     series = OwnSeries(plans.loads(PLAN, "plan.yaml", shipped()), "test-continued", tmp_path)
-    assert series._patience_s(busy.reason, is_sent=False) > 127, "so long TCP may try to connect"
-    assert series._patience_s("no route to host", is_sent=False) == 0.0
+    assert series._patience_s(busy.reason, 10.0, is_sent=False) > 127, "so long TCP may try to connect"
+    assert series._patience_s("no route to host", 10.0, is_sent=False) == 0.0
 
 
 def test_a_hypervisor_that_cannot_continue_it_is_named(tmp_path):

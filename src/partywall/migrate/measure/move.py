@@ -17,6 +17,7 @@ from partywall.agent.client import AgentClient
 from partywall.agent.clock import DRIFT_PPB, Alignment, Offset
 from partywall.clock import Clock
 from partywall.errors import AgentError, TrialError
+from partywall.host import waits
 from partywall.migrate.document import Method, Outcome, Pass, Progress
 from partywall.migrate.measure.end import ENDED, End, Look
 from partywall.migrate.measure.storage import Mirror
@@ -24,7 +25,8 @@ from partywall.migrate.measure.storage import Mirror
 GONE: tuple[Outcome, ...] = ("paused", "lost")
 """Outcomes after which the guest does not run: it is ended, and another started."""
 LOOK_S = 0.02
-RECOVER_S = 20.0
+RECOVER_S, TRY_S = 20.0, 1.0
+"""How long a broken post-copy is tried again, and how long one try has. A slow host gets as many times as much."""
 STALL_NS = 5_000_000_000
 """A move by post-copy whose memory has not arrived for this long has lost its link, whether TCP has noticed or not."""
 STUCK = f"the link carried nothing for {STALL_NS // 10**9} s before the hand-over"
@@ -230,6 +232,23 @@ class Steps:
         return pause_ns
 
 
+class Again:
+    """The tries to continue a post-copy over another connection."""
+
+    def __init__(self, here: End, there: End) -> None:
+        self._here, self._there, self._to = here, there, ""
+
+    def connect(self, port: int) -> None:
+        """One try. TrialError if an end refuses it."""
+        try:
+            self._to = self._there.recover(port)
+        except TrialError:
+            # A destination that waits for a connection since an earlier try may refuse to be asked again.
+            if not self._to:
+                raise
+        self._here.go_on(self._to)
+
+
 class Mover:
     """Moves one guest, back and forth."""
 
@@ -388,14 +407,15 @@ class Mover:
         """Post-copy lost its link, or paused: a new connection continues it. False if there is none for some time."""
         if pause_ns := steps.take_pause():
             here.wait(pause_ns / 1e9)
-        deadline_ns = self._clock.now_ns() + round(RECOVER_S * 1e9)
-        reason = ""
-        while self._clock.now_ns() < deadline_ns:
+        slowness = waits.slowness()
+        began_ns, patience_s = self._clock.now_ns(), RECOVER_S * slowness
+        reason, again = "", Again(here, there)
+        while self._clock.now_ns() - began_ns < patience_s * 1e9:
             try:
-                here.go_on(there.recover(self._port()))
+                again.connect(self._port())
             except TrialError as error:
                 reason = f": {error}"
-            here.wait(1.0)
+            here.wait(TRY_S * slowness)
             look = here.look()
             if look.state != "postcopy-paused":
                 steps.moving(self._clock.now_ns())
@@ -404,7 +424,7 @@ class Mover:
                 return True
             reason = f": {look.reason}" if look.reason else reason
         moved.reason = (
-            f"the link broke after the hand-over and did not return within {RECOVER_S:g} s: the guest waits on host "
+            f"the link broke after the hand-over and did not return within {patience_s:.3g} s: the guest waits on host "
             f"{there.place} for the rest of its memory, which is on host {here.place}{reason}{_remedy(here, there)}"
         )
         return False

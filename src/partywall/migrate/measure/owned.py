@@ -17,13 +17,14 @@ from partywall.agent import binary
 from partywall.clock import Monotonic
 from partywall.errors import AgentError, CapabilityError, TrialError
 from partywall.events import Broken, Doing, Emit, Left, Note
+from partywall.host import waits
 from partywall.host.label import Label
 from partywall.migrate.check import moves_of
 from partywall.migrate.document import HostSpec, HostsSpec, Method, MigrationPlan, Move, Place, Survey
 from partywall.migrate.measure.channel import Channel
 from partywall.migrate.measure.end import ENDED, End
 from partywall.migrate.measure.libvirt_end import TRIES_ITSELF, TRIES_S, LibvirtEnd
-from partywall.migrate.measure.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, Moved, Mover
+from partywall.migrate.measure.move import FIRST_PORT, GONE, LOOK_S, RECOVER_S, STAY_S, TRY_S, Again, Moved, Mover
 from partywall.migrate.measure.pings import Pings, answers
 from partywall.migrate.measure.qemu_end import QemuEnd
 from partywall.migrate.measure.refusals import refusals
@@ -36,7 +37,6 @@ from partywall.session import Session
 
 ICMP = 0
 ANSWER_S = 30.0
-AGAIN_S = 1.0
 OTHER: Mapping[Place, Place] = {"a": "b", "b": "a"}
 
 
@@ -255,8 +255,9 @@ class OwnSeries:
     def _continued(self, here: End, there: End) -> str:
         """Sends the rest of a guest over a new connection. Why that was not possible; empty if it was."""
         why, is_sent = "the link carries nothing", False
+        again, slowness = Again(here, there), waits.slowness()
         begun = time.monotonic()
-        while time.monotonic() - begun < self._patience_s(why, is_sent=is_sent):
+        while time.monotonic() - begun < self._patience_s(why, slowness, is_sent=is_sent):
             try:
                 look = here.look()
                 # An earlier try of libvirt's own may have succeeded meanwhile.
@@ -265,20 +266,20 @@ class OwnSeries:
                 is_sent = look.state != "postcopy-paused"
                 if not is_sent:
                     why = look.reason or why
-                    here.go_on(there.recover(FIRST_PORT))
-                here.wait(AGAIN_S)
+                    again.connect(FIRST_PORT)
+                here.wait(TRY_S * slowness)
             except TrialError as error:
                 if _has_left(here, there):
                     return ""
                 why = str(error)
-                time.sleep(AGAIN_S)
+                time.sleep(TRY_S * slowness)
         return f"it is not done after {self.plan.give_up / 1e9:g} s" if is_sent else why
 
-    def _patience_s(self, why: str, *, is_sent: bool) -> float:
-        """For how long a broken move is followed. why: it does not go on."""
+    def _patience_s(self, why: str, slowness: float, *, is_sent: bool) -> float:
+        """For how long a broken move is followed. why: it does not go on. slowness: of this host."""
         if is_sent:
             return self.plan.give_up / 1e9
-        return TRIES_S if TRIES_ITSELF in why else RECOVER_S
+        return TRIES_S if TRIES_ITSELF in why else RECOVER_S * slowness
 
     def _cancel_halted(self, ends: Mapping[Place, End]) -> None:
         """A guest whose disks move along stands still before its hand-over if nobody finishes their copies.

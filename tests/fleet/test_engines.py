@@ -15,8 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from partywall.errors import CapabilityError, UsageError
+from partywall.fleet.engines import dask as dask_engine
 from partywall.fleet.engines import engine as engines
+from partywall.fleet.engines import kubernetes as kubernetes_engine
+from partywall.fleet.engines.dask import Dask, carried
 from partywall.fleet.engines.engine import Engine, Unreachable
+from partywall.fleet.engines.kubernetes import Kubernetes, manifest
 from partywall.fleet.engines.local import Local
 from partywall.fleet.engines.slurm import Job, Slurm
 from partywall.fleet.engines.ssh import Ssh, options
@@ -28,7 +33,7 @@ from partywall.fleet.record import Home
 from partywall.host.label import start_ticks
 from partywall.sandbox import measuring
 from partywall.testing.engines import Hostile
-from tests import slurm_cluster, ssh_server
+from tests import kubernetes_cluster, slurm_cluster, ssh_server
 
 SOURCE = Path(__file__).parents[2] / "src"
 # `partywall test-sleep SECONDS EXIT` prints a line, sleeps and ends. It stands for a run, which takes longer to start.
@@ -100,6 +105,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_cluster.
     cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def workers() -> Iterator[str]:
+    """The address of a scheduler with two workers, which are processes of their own."""
+    distributed = pytest.importorskip("distributed", reason="distributed not installed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes_cluster.KubernetesCluster]:
+    if why := kubernetes_cluster.lacking():
+        pytest.skip(why)
+    cluster = kubernetes_cluster.KubernetesCluster(tmp_path_factory.mktemp("kubernetes"))
+    yield cluster
+    cluster.stop()
+
+
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A host with a ledger of its own, on which `test-sleep` stands for a run."""
     (tmp_path / "sitecustomize.py").write_text(SLEEP)
@@ -114,7 +138,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     return Place("there", (), variables)
 
 
-@pytest.fixture(params=["local", "ssh", "slurm", "hostile"])
+@pytest.fixture(params=["local", "ssh", "slurm", "kubernetes", "dask", "hostile"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     place = prepared(tmp_path, monkeypatch)
     if request.param == "ssh":
@@ -123,6 +147,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     elif request.param == "slurm":
         monkeypatch.setenv("SLURM_CONF", str(request.getfixturevalue("cluster").configuration))
         engine = Slurm([place])
+    elif request.param == "kubernetes":
+        engine = in_pods(request.getfixturevalue("nodes"), place)
+    elif request.param == "dask":
+        engine = through(request.getfixturevalue("workers"), place)
     else:
         engine = Local([place])
     if request.param == "hostile":
@@ -134,6 +162,16 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         os.kill(lease.pid, signal.SIGKILL)
     if request.param == "slurm":
         request.getfixturevalue("cluster").cancel_all()
+    if request.param == "kubernetes":
+        request.getfixturevalue("nodes").remove_all()
+
+
+def in_pods(nodes: kubernetes_cluster.KubernetesCluster, place: Place) -> Kubernetes:
+    return Kubernetes([Place(place.name, (), {**place.variables, "kubernetes_args": nodes.arguments})])
+
+
+def through(scheduler: str, place: Place) -> Dask:
+    return Dask([Place(place.name, (), {**place.variables, "dask_scheduler": scheduler, "dask_carries": "local"})])
 
 
 def order(seconds: float = 60, code: int = 0, *, run: str = "a", attempt: int = 1, term_s: float = 60) -> Order:
@@ -400,7 +438,165 @@ def test_a_job_that_never_began_its_run_is_said_to_have_ended(slurm):
     assert "(CANCELLED)" in world.until(Phase.REFUSED).why
 
 
+@pytest.fixture
+def pods(
+    nodes: kubernetes_cluster.KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[kubernetes_cluster.KubernetesCluster, World]]:
+    engine = in_pods(nodes, prepared(tmp_path, monkeypatch))
+    yield nodes, World(engine, tmp_path / "ledger", tmp_path / "home")
+    nodes.remove_all()
+
+
+def test_a_pod_that_kubernetes_starts_twice_begins_one_run(pods):
+    nodes, world = pods
+    nodes.starts = 2
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    assert [pod.phase for pod in nodes.pods] == ["Running", "Running"]
+    assert world.ensure(order()).phase is Phase.RUNNING
+    assert world.began() == [("a", 1)]
+
+
+def test_an_evicted_pod_takes_its_run_along_and_the_next_attempt_has_another_one(pods):
+    nodes, world = pods
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    keeper = world.book.lease()
+    nodes.evict()
+    assert start_ticks(keeper.pid) != keeper.start_ticks
+    # The pod's own time to end was kept: the run had ended before it.
+    assert world.until(Phase.DIED).attempt == 1
+    assert len(nodes.jobs) == 1
+    world.ensure(order(0.1, attempt=2))
+    assert world.until(Phase.ENDED).attempt == 2
+    assert world.began() == [("a", 1), ("a", 2)]
+
+
+def test_the_reason_why_kubernetes_ended_a_pod_is_told(pods):
+    nodes, world = pods
+    nodes.starts = 2
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    for pod in nodes.pods:
+        if world.book.lease().pid in pod.processes():
+            pod.end("Evicted", grace_s=0)
+    assert "Kubernetes ended a pod on its node (Evicted)" in world.until(Phase.DIED).why
+
+
+def test_an_api_that_does_not_answer_for_a_while_costs_no_run(pods):
+    nodes, world = pods
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    nodes.is_down = True
+    time.sleep(1)
+    with pytest.raises(Unreachable, match="unable to handle the request") as down:
+        world.engine.state("there", "a")
+    assert not down.value.is_lasting
+    nodes.is_down = False
+    time.sleep(3)
+    assert world.state().phase is Phase.RUNNING
+    assert world.began() == [("a", 1)]
+
+
+def test_a_node_that_cannot_get_the_image_says_so(pods):
+    nodes, world = pods
+    nodes.waits = "ErrImageNeverPull"
+    with pytest.raises(Unreachable, match=r"cannot start \(ErrImageNeverPull\); set kubernetes_image") as refused:
+        world.engine.state("there", "a")
+    assert refused.value.is_lasting
+
+
+def test_a_pod_that_is_on_its_way_is_waited_for(pods, monkeypatch):
+    nodes, world = pods
+    monkeypatch.setattr(kubernetes_engine, "BEGINS_S", 0.5)
+    nodes.waits = "ContainerCreating"
+    with pytest.raises(Unreachable, match=r"its pod waits \(ContainerCreating\); look at: kubectl .* job ") as waits:
+        world.engine.state("there", "a")
+    assert waits.value.within_s == kubernetes_engine.FETCHED_S
+
+
+def test_a_cluster_without_the_node_says_so(pods):
+    nodes, world = pods
+    nodes.nodes.remove("there")
+    try:
+        with pytest.raises(Unreachable, match="the cluster has no node there; set kubernetes_node") as refused:
+            world.engine.state("there", "a")
+    finally:
+        nodes.nodes.append("there")
+    assert refused.value.is_lasting
+    assert not nodes.jobs
+
+
+def test_a_pod_that_nobody_asks_ends_itself(pods, monkeypatch):
+    nodes, world = pods
+    monkeypatch.setattr(kubernetes_engine, "HOLD_S", 3)
+    world.engine = in_pods(nodes, world.engine.hosts()[0])
+    assert world.state().phase is Phase.NONE
+    deadline = time.monotonic() + 20
+    while nodes.pods[0].phase == "Running":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert nodes.pods[0].phase != "Running"
+    # The next request replaces what is left of it.
+    assert world.state().phase is Phase.NONE
+    assert [pod.phase for pod in nodes.pods] == ["Running"]
+
+
+def test_an_inventory_changes_the_job_of_a_node(tmp_path: Path):
+    patch = tmp_path / "patch.json"
+    spec = {"priorityClassName": "low", "hostPID": None, "containers": {"resources": {"limits": {"memory": "2Gi"}}}}
+    patch.write_text(json.dumps({"spec": {"template": {"spec": spec}}}))
+    job = manifest(Place("n1", (), {"kubernetes_patch": str(patch), "kubernetes_image": "mine:1"}))
+    pod = job["spec"]["template"]["spec"]
+    assert (pod["nodeName"], pod["priorityClassName"]) == ("n1", "low")
+    assert "hostPID" not in pod
+    (container,) = pod["containers"]
+    assert container["image"] == "mine:1"
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}}
+    assert job["spec"]["backoffLimit"] == 0
+    patch.write_text("[]")
+    with pytest.raises(UsageError, match="it is not a mapping — write a JSON merge patch of a Job"):
+        manifest(Place("n1", (), {"kubernetes_patch": str(patch)}))
+
+
+def test_nodes_with_long_names_have_jobs_of_their_own():
+    names = {manifest(Place(f"{'n' * 80}.{last}.example"))["metadata"]["name"] for last in ("a", "b")}
+    assert len(names) == 2
+    assert all(len(name) <= 63 for name in names)
+
+
+def test_a_request_that_dask_loses_is_asked_again_and_begins_one_run(workers, tmp_path, monkeypatch):
+    world = World(through(workers, prepared(tmp_path, monkeypatch)), tmp_path / "ledger", tmp_path / "home")
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    # Those that would carry the next request end, and others take their place.
+    for worker in world.engine._client.run(os.getpid).values():
+        os.kill(worker, signal.SIGKILL)
+    assert world.state().phase is Phase.RUNNING
+    assert world.ensure(order()).phase is Phase.RUNNING
+    assert world.began() == [("a", 1)]
+    os.kill(world.book.lease().pid, signal.SIGKILL)
+
+
+def test_workers_with_another_version_are_refused():
+    with pytest.raises(Unreachable, match=r"there: the worker has Partywall .*, and the controller 0\.0\.1") as other:
+        carried("0.0.1", Place("there"), "state", "a")
+    assert other.value.is_lasting
+
+
+def test_a_scheduler_that_is_not_named_or_not_there_is_said(monkeypatch):
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    with pytest.raises(UsageError, match="no scheduler of Dask is named — write dask_scheduler="):
+        Dask([Place("there")])
+    pytest.importorskip("distributed", reason="distributed not installed")
+    monkeypatch.setattr(dask_engine, "JOINS_S", 0.5)
+    with pytest.raises(CapabilityError, match=r"tcp://127\.0\.0\.1:9 cannot be reached"):
+        Dask([Place("there", (), {"dask_scheduler": "tcp://127.0.0.1:9"})])
+
+
 def test_engines_are_found_by_their_names():
     assert engines.named("ssh") is Ssh
-    with pytest.raises(Exception, match="there is no engine 'slrum' — choose one of local, slurm, ssh"):
+    with pytest.raises(
+        Exception, match="there is no engine 'slrum' — choose one of dask, kubernetes, local, slurm, ssh"
+    ):
         engines.named("slrum")

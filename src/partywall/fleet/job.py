@@ -109,7 +109,7 @@ def _loaded(given: str | Path) -> tuple[Place, ...]:
     return (Place(HERE),) if str(given) == HERE else inventory.load(Path(given))
 
 
-ENGINE = Option("How hosts are reached: ssh, slurm or local.")
+ENGINE = Option("How hosts are reached: ssh, slurm, kubernetes, dask or local.")
 BUDGET = Option("The longest time of each host. Default: that of the scenario.", flag="--budget", example="10min")
 LEASE = Option("How long a host may measure on if it hears nothing from here.", flag="--lease", example="1h")
 ATTEMPTS = Option("How often a run on a host may begin, if it dies there.")

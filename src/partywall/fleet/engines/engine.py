@@ -19,6 +19,8 @@ from partywall.fleet.ledger.look import Look
 
 GROUP = "partywall.engines"
 OWN = {
+    "dask": "partywall.fleet.engines.dask:Dask",
+    "kubernetes": "partywall.fleet.engines.kubernetes:Kubernetes",
     "local": "partywall.fleet.engines.local:Local",
     "slurm": "partywall.fleet.engines.slurm:Slurm",
     "ssh": "partywall.fleet.engines.ssh:Ssh",
@@ -26,7 +28,14 @@ OWN = {
 
 
 class Unreachable(TrialError):  # noqa: N818 - it is what a host is
-    """A host gave no answer that can be understood. The message names it, why, and a remedy."""
+    """A host gave no answer that can be understood. The message names it, why, and a remedy.
+
+    within_s: how long it may take until it answers, if it is known to be on its way.
+    """
+
+    def __init__(self, message: str, *, is_lasting: bool = False, within_s: float = 0.0) -> None:
+        super().__init__(message, is_lasting=is_lasting)
+        self.within_s = within_s
 
 
 class Engine(Protocol):

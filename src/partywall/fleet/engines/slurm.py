@@ -14,29 +14,25 @@ import re
 import secrets
 import shlex
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partywall.fleet.engines.calling import Calling, shell
+from partywall.fleet.engines.cluster import HOLD_S, KEEPER, Command, Listed, keeper_of
 from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.granting import OLDER, Order
 from partywall.fleet.ledger.lease import Phase, State
-from partywall.fleet.ledger.look import PID, ROOT, Look
+from partywall.fleet.ledger.look import Look
 
 MARK = "partywall"
 """The first word of a job's comment, and its name."""
-TIMEOUT_S = 30.0
 BEGINS_S = 10.0
 """How long an order waits for its job, so that what its ledger says is told at once."""
-HOLD_S = 120
-"""How long a job keeps its node without a run, so that files can come home."""
 UNASKED_S = 4.0
 """What is said to be left of a lease that is still to be asked for: less than half of the shortest one."""
-FRESH_S, FAILED_S = 0.5, 3.0
-"""How long a listing of jobs is used, and how long Slurm is not asked again after it gave none."""
+LOOK_S = 0.5
 SHORT_MIN = 5
 """The limit of a job that is one request, in minutes."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
@@ -49,14 +45,6 @@ _TASKS = re.compile(r"srun: (?:error: \S+ tasks? [\d,-]+: (?:Exited|Killed|Termi
 _BUSY = "Requested nodes are busy"
 _LASTING = re.compile(r"invalid|not configured|unknown|not permitted|denied|requires", re.IGNORECASE)
 _OWN = ("SLURM_", "SBATCH_", "SRUN_", "PARTYWALL_")
-# Whether the run of a ledger goes on: its keeper is there. A signal is sent to it. Arguments: root, run, signal or "".
-_KEEPER = (
-    f"root=$1; {ROOT}; "
-    'lease=$(cat "$root/lease.json" 2>/dev/null) || exit 1; '
-    'case $lease in *"\\"run\\": \\"$2\\""*) ;; *) exit 1;; esac; '
-    f'{PID}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
-    'case $3 in "") [ -d "/proc/$pid" ];; *) kill "-$3" "$pid";; esac'
-)
 # The job. Its arguments stand before it as variables. Where Slurm does not track processes by groups (cgroup), a keeper
 # would outlive the job.
 _JOB = """\
@@ -132,8 +120,8 @@ class Slurm(Calling):
 
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__(places)
-        self._lock, self._listed, self._listed_at = threading.Lock(), tuple[Job, ...](), -FRESH_S
-        self._failed: Unreachable | None = None
+        self._listed = Listed(self._list)
+        self._command = Command("slurm-client", "scontrol ping", _LASTING, self.environment())
 
     def ensure(self, host: str, order: Order, token: int) -> State:
         """Submits a job for the run if it has none, and asks the ledger through it. STARTING while the job waits."""
@@ -142,7 +130,7 @@ class Slurm(Calling):
             self._submit(host, order, token)
             until = time.monotonic() + BEGINS_S
             while ((job := self._job(host, order.run)) is None or job.waits) and time.monotonic() < until:
-                time.sleep(FRESH_S)
+                time.sleep(LOOK_S)
         return _waits(job) if job is not None and job.waits else super().ensure(host, order, token)
 
     def stop(self, host: str, run: str, token: int) -> State:
@@ -225,7 +213,7 @@ class Slurm(Calling):
     def _submit(self, host: str, order: Order, token: int) -> None:
         place, word = self._places[host], secrets.token_hex(4)
         root = place.variables.get("partywall_ledger", "")
-        asks = ["sh", "-c", _KEEPER, "sh", root, order.run]
+        asks = ["sh", "-c", KEEPER, "sh", root, keeper_of(order.run)]
         given = {
             "box": _box(word), "hold": str(HOLD_S),
             "goes_on": shlex.join(shell(asks, place)), "ends": shlex.join(shell([*asks, "TERM"], place)),
@@ -242,44 +230,16 @@ class Slurm(Calling):
 
     def _jobs(self, host: str) -> tuple[Job, ...]:
         """Our jobs for a host, in the order of their submission. Slurm forgets those that are over after minutes."""
-        with self._lock:
-            passed_s = time.monotonic() - self._listed_at
-            if self._failed is not None and passed_s < FAILED_S:
-                raise self._failed
-            if self._failed is not None or passed_s > FRESH_S:
-                listing = ["squeue", "--me", "--noheader", "--states=all", "--sort=V", "--format=%i|%T|%r|%k"]
-                self._failed = None
-                try:
-                    self._listed = tuple(Job.parsed(self._called(listing).decode(errors="replace")))
-                except Unreachable as error:
-                    self._failed = error
-                    raise
-                finally:
-                    self._listed_at = time.monotonic()
-            listed = self._listed
-        return tuple(job for job in listed if job.host == host)
+        return tuple(job for job in self._listed.now() if job.host == host)
+
+    def _list(self) -> tuple[Job, ...]:
+        argv = ["squeue", "--me", "--noheader", "--states=all", "--sort=V", "--format=%i|%T|%r|%k"]
+        return tuple(Job.parsed(self._command.called(argv).decode(errors="replace")))
 
     def _changed(self, argv: Sequence[str], given: bytes = b"") -> None:
         """Runs a command after which jobs are listed again."""
-        self._called(argv, given)
-        with self._lock:
-            self._listed_at = -FRESH_S
-
-    def _called(self, argv: Sequence[str], given: bytes = b"") -> bytes:
-        """Runs a command of Slurm. Unreachable if it fails."""
-        try:
-            done = subprocess.run(
-                argv, input=given, capture_output=True, timeout=TIMEOUT_S, check=False, env=self.environment()
-            )
-        except subprocess.TimeoutExpired:
-            raise Unreachable(f"{argv[0]}: no answer within {TIMEOUT_S:.0f} s; look at: scontrol ping") from None
-        except OSError as error:
-            said = f"{argv[0]}: {error.strerror}; install Slurm's commands here (slurm-client)"
-            raise Unreachable(said, is_lasting=True) from None
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise Unreachable(said or f"{argv[0]} failed", is_lasting=bool(_LASTING.search(said)))
-        return done.stdout
+        self._command.called(argv, given)
+        self._listed.forget()
 
 
 def _options(place: Place) -> list[str]:

@@ -210,14 +210,15 @@ class Follower:
 
     def _patiently(self, ask: Callable[[], T], within_s: float) -> T:
         """Repeats a request that got no answer. Ledgers make that harmless. Unreachable if it never gets one."""
-        until = self._time.now() + within_s
+        began = self._time.now()
         while True:
             try:
                 return ask()
             except Unreachable as error:
                 if error.is_lasting:
                     raise
-                if self._time.now() >= until:
+                within_s = max(within_s, error.within_s)
+                if self._time.now() >= began + within_s:
                     raise Unreachable(f"{error}; --resume asks again (asked for {within_s:.0f} s)") from None
                 self._say(Progress(self._host, 0, Phase.NONE, f"no answer yet: {error}"))
             self._time.pause(PAUSE_S)

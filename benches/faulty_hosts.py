@@ -1,7 +1,9 @@
-"""Three real hosts behind sshd, with process namespaces of their own, and a real controller, all of which get killed.
+"""Three hosts behind each engine, and a real controller: all of them get killed, cut off and healed.
 
-Only the measurement is a stand-in: `partywall run` there writes the time into a file while it goes on, and ends after
-some seconds. What is said of a schedule comes from these files and from the hosts' ledgers.
+Behind sshd they have process namespaces of their own. On a real Slurm, in pods of a double of Kubernetes' API (kubectl
+is real), and behind the workers of a real Dask cluster they are this host, with a ledger each. Only the measurement is
+a stand-in: `partywall run` there writes the time into a file while it goes on, and ends after some seconds. What is
+said of a schedule comes from these files and from the hosts' ledgers.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from frame import NotMeasured
 from partywall.testing.worlds import Judged
-from tests import ssh_server
+from tests import kubernetes_cluster, slurm_cluster, ssh_server
 
 NAMES = ("east", "west", "south")
 MEASURES_S, TROUBLE_S, ENDS_S = 6.0, 15.0, 240.0
@@ -42,62 +45,173 @@ if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "run"]:
 """
 
 
-@contextlib.contextmanager
-def hosts(folder: Path) -> Iterator[dict[str, ssh_server.SshServer]]:
-    """Servers by name, with an inventory in the folder."""
-    if why := ssh_server.lacking():
-        raise NotMeasured(why)
-    (folder / "sitecustomize.py").write_text(STAND_IN)
-    servers, lines = {}, []
-    try:
-        for name in NAMES:
+class Behind:
+    """How a controller reaches three hosts. lines: of the inventory, by host. env: for the controller.
+
+    troubles: what can happen to a host, by name, and what undoes it again, if it is not over by itself.
+    """
+
+    engine = "ssh"
+
+    def __init__(self) -> None:
+        self.lines: dict[str, str] = {}
+        self.env: dict[str, str] = {}
+        self.troubles: dict[str, tuple[Callable[[str], object], Callable[[str], object]]] = {}
+
+    def stop(self) -> None:
+        """Ends what was started."""
+
+
+def _nothing(_: str) -> None:
+    """What undoes a trouble that is over by itself."""
+
+
+class BehindSsh(Behind):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        if why := ssh_server.lacking():
+            raise NotMeasured(why)
+        self._servers = {name: ssh_server.SshServer(folder / name, alone=True) for name in NAMES}
+        for name, server in self._servers.items():
             own = folder / name
-            own.mkdir()
-            (own / "ledger").mkdir(mode=0o700)
-            servers[name] = ssh_server.SshServer(own, alone=True)
             known = f"-o UserKnownHostsFile={own}/known -o IdentitiesOnly=yes -o GlobalKnownHostsFile=none"
-            lines.append(
-                f"{name} ansible_host=127.0.0.1 ansible_port={servers[name].port} ansible_ssh_private_key_file="
-                f"{own}/user ansible_ssh_common_args='{known}' partywall_ledger={own}/ledger partywall_path={folder}:"
-                f"{SOURCE} ansible_python_interpreter={sys.executable} partywall_state={own}/state\n"
+            self.lines[name] = (
+                f"ansible_host=127.0.0.1 ansible_port={server.port} ansible_ssh_private_key_file={own}/user "
+                f"ansible_ssh_common_args='{known}'"
             )
-        (folder / "hosts.ini").write_text("".join(lines))
-        yield servers
-    finally:
-        for server in servers.values():
+        self.troubles = {"link": (lambda name: self._signal(name, signal.SIGSTOP),
+                                  lambda name: self._signal(name, signal.SIGCONT))}  # fmt: skip
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        _kill(b"sshd", str(self._servers[name].folder).encode(), number)
+
+    def stop(self) -> None:
+        for server in self._servers.values():
             server.stop()
 
 
-def judged(folder: Path, seed: int) -> Judged:
-    """Carries out a schedule, until a controller has ended by itself."""
-    chance, record, judged = random.Random(seed), folder / "record", Judged()
-    with hosts(folder) as servers:
-        faults = sorted(
-            (chance.uniform(0, TROUBLE_S), chance.choice(("controller", "keeper", "link"))) for _ in range(4)
+class OnSlurm(Behind):
+    engine = "slurm"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        if why := slurm_cluster.lacking():
+            raise NotMeasured(why)
+        (folder / "slurm").mkdir()
+        self._cluster = slurm_cluster.SlurmCluster(folder / "slurm", dict.fromkeys(NAMES))
+        self.lines, self.env = dict.fromkeys(NAMES, ""), {"SLURM_CONF": str(self._cluster.configuration)}
+        daemons = self._cluster.daemons
+        self.troubles = {
+            "link": (lambda name: daemons[name].send_signal(signal.SIGSTOP),
+                     lambda name: daemons[name].send_signal(signal.SIGCONT)),
+            "slurmctld": (lambda _: self._cluster.crash(), _nothing),
+        }  # fmt: skip
+
+    def stop(self) -> None:
+        self._cluster.cancel_all()
+        self._cluster.stop()
+
+
+class InPods(Behind):
+    engine = "kubernetes"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        if why := kubernetes_cluster.lacking():
+            raise NotMeasured(why)
+        (folder / "kubernetes").mkdir()
+        self._cluster = kubernetes_cluster.KubernetesCluster(folder / "kubernetes", NAMES)
+        # Each pod is started twice.
+        self._cluster.starts = 2
+        self.lines = dict.fromkeys(NAMES, f"kubernetes_args='{self._cluster.arguments}'")
+        self.troubles = {
+            "API": (lambda _: self._set(is_down=True), lambda _: self._set(is_down=False)),
+            "eviction": (self._cluster.evict, _nothing),
+        }
+
+    def _set(self, *, is_down: bool) -> None:
+        self._cluster.is_down = is_down
+
+    def stop(self) -> None:
+        self._cluster.stop()
+
+
+class ThroughDask(Behind):
+    engine = "dask"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._cluster = dask_cluster(folder)
+        scheduler = self._cluster.scheduler_address
+        self.lines = dict.fromkeys(NAMES, f"dask_scheduler={scheduler} dask_carries=local")
+        self.troubles = {"worker": (lambda _: kill_worker(self._cluster), _nothing)}
+
+    def stop(self) -> None:
+        self._cluster.close()
+
+
+KINDS: dict[str, Callable[[Path], Behind]] = {
+    "ssh": BehindSsh, "slurm": OnSlurm, "kubernetes": InPods, "dask": ThroughDask,
+}  # fmt: skip
+
+
+def dask_cluster(folder: Path) -> Any:
+    """A scheduler and three workers, each a process of its own, which starts again when it has ended."""
+    try:
+        import distributed  # noqa: PLC0415 - one kind of four needs it
+    except ImportError:
+        raise NotMeasured("distributed is not installed") from None
+    return distributed.LocalCluster(
+        n_workers=3, threads_per_worker=2, processes=True, dashboard_address=None, silence_logs=50,
+        local_directory=str(folder),
+    )  # fmt: skip
+
+
+def kill_worker(cluster: Any) -> None:
+    """Kills the process of one worker; its nanny starts another."""
+    for nanny in cluster.workers.values():
+        if nanny.pid:
+            os.kill(nanny.pid, signal.SIGKILL)
+            return
+
+
+@contextlib.contextmanager
+def hosts(folder: Path, kind: str) -> Iterator[Behind]:
+    """Three hosts behind an engine, with an inventory in the folder."""
+    (folder / "sitecustomize.py").write_text(STAND_IN)
+    for name in NAMES:
+        (folder / name / "ledger").mkdir(mode=0o700, parents=True)
+    behind = KINDS[kind](folder)
+    try:
+        about = f"partywall_path={folder}:{SOURCE} partywall_python={sys.executable} partywall_ledger={folder}/"
+        (folder / "hosts.ini").write_text(
+            "".join(
+                f"{n} {of} {about}{n}/ledger partywall_state={folder}/{n}/state\n" for n, of in behind.lines.items()
+            )
         )
-        began_s, controller, healed = time.monotonic(), _controller(folder, record), []
+        yield behind
+    finally:
+        for begun in behind.troubles.values():
+            for name in NAMES:
+                begun[1](name)
+        behind.stop()
+
+
+def judged(folder: Path, seed: int, kind: str = "ssh") -> Judged:
+    """Carries out a schedule, until a controller has ended by itself."""
+    record, judged = folder / "record", Judged()
+    with hosts(folder, kind) as behind:
+        schedule = _Schedule(folder, behind, random.Random(seed), judged)
+        began_s, controller = time.monotonic(), _controller(folder, record, behind)
         while not any(folder.glob("*/ledger/runs/*/begun-*")) and time.monotonic() < began_s + ENDS_S:
             time.sleep(0.1)
         began_s = time.monotonic()
         while (now_s := time.monotonic() - began_s) < ENDS_S:
-            if faults and faults[0][0] <= now_s:
-                _, what = faults.pop(0)
-                judged.faults[what] += 1
-                name = chance.choice(NAMES)
-                if what == "controller":
-                    controller.kill()
-                elif what == "keeper":
-                    _kill(b"partywall.fleet.ledger.keeper", str(folder / name).encode(), signal.SIGKILL)
-                else:
-                    _kill(b"sshd", str(servers[name].folder).encode(), signal.SIGSTOP)
-                    healed.append((now_s + chance.uniform(1, 6), name))
-            for when_s, name in [each for each in healed if each[0] <= now_s]:
-                _kill(b"sshd", str(servers[name].folder).encode(), signal.SIGCONT)
-                healed.remove((when_s, name))
+            schedule.go_on(now_s, controller)
             if controller.poll() is not None:
-                if not faults and not healed and _is_ended(record):
+                if schedule.is_over and _is_ended(record):
                     break
-                controller = _controller(folder, record)
+                controller = _controller(folder, record, behind)
             time.sleep(0.1)
         controller.kill()
         controller.wait()
@@ -107,12 +221,76 @@ def judged(folder: Path, seed: int) -> Judged:
     return judged
 
 
-def _controller(folder: Path, record: Path) -> subprocess.Popen[bytes]:
-    options = ["--every=200ms", "--lease=30s", f"--out={record}", str(folder / "hosts.ini"), "demo"]
+class _Schedule:
+    """The faults of a schedule, from a seed."""
+
+    def __init__(self, folder: Path, behind: Behind, chance: random.Random, judged: Judged) -> None:
+        self._folder, self._behind, self._chance, self._judged = folder, behind, chance, judged
+        troubles = ("controller", "keeper", *behind.troubles)
+        self._left = sorted((chance.uniform(0, TROUBLE_S), chance.choice(troubles)) for _ in range(4))
+        self._healed: list[tuple[float, str, Callable[[str], object]]] = []
+
+    @property
+    def is_over(self) -> bool:
+        return not self._left and not self._healed
+
+    def go_on(self, now_s: float, controller: subprocess.Popen[bytes]) -> None:
+        """What is due happens, and is undone again."""
+        if self._left and self._left[0][0] <= now_s:
+            _, what = self._left.pop(0)
+            self._judged.faults[what] += 1
+            self._happen(what, self._chance.choice(NAMES), now_s, controller)
+        for each in [each for each in self._healed if each[0] <= now_s]:
+            each[2](each[1])
+            self._healed.remove(each)
+
+    def _happen(self, what: str, name: str, now_s: float, controller: subprocess.Popen[bytes]) -> None:
+        if what == "controller":
+            controller.kill()
+        elif what == "keeper":
+            _kill(b"partywall.fleet.ledger.keeper", str(self._folder / name).encode(), signal.SIGKILL)
+        else:
+            begin, end = self._behind.troubles[what]
+            begin(name)
+            self._healed.append((now_s + self._chance.uniform(1, 6), name, end))
+
+
+def foil(folder: Path) -> int:
+    """The same with Dask alone, with its defaults: how many of six cells were measured again when a worker died."""
+    cluster = dask_cluster(folder)
+    try:
+        with cluster.get_client() as client:
+            futures = [client.submit(_cell, str(folder), number, pure=False) for number in range(6)]
+            time.sleep(MEASURES_S / 2)
+            kill_worker(cluster)
+            client.gather(futures)
+    finally:
+        cluster.close()
+    begun = Counter(file.name.split("-")[1] for file in folder.glob("cell-*"))
+    return sum(count > 1 for count in begun.values())
+
+
+def _cell(folder: str, number: int) -> None:
+    """A cell as a task: it leaves a file each time that it begins."""
+    (Path(folder) / f"cell-{number}-{time.monotonic_ns()}").write_text("")
+    time.sleep(MEASURES_S)
+
+
+def _controller(folder: Path, record: Path, behind: Behind) -> subprocess.Popen[bytes]:
+    options = [
+        f"--engine={behind.engine}",
+        "--every=200ms",
+        "--lease=30s",
+        f"--out={record}",
+        str(folder / "hosts.ini"),
+        "demo",
+    ]
     words = ["--resume", str(record)] if (record / "fleet.json").exists() else options
     with (folder / "controllers.txt").open("ab") as said:
         argv = [sys.executable, "-P", "-m", "partywall", "fleet", "run", *words]
-        return subprocess.Popen(argv, stdout=said, stderr=said, env=os.environ | {"PYTHONPATH": str(SOURCE)})
+        return subprocess.Popen(
+            argv, stdout=said, stderr=said, env=os.environ | behind.env | {"PYTHONPATH": str(SOURCE)}
+        )
 
 
 def _kill(*words: bytes | signal.Signals) -> None:

@@ -2,18 +2,23 @@
 
 Random schedules from a seed, in simulated time: a real follower, ledger and keeper, a network that loses, delays,
 repeats and reorders calls, a second fleet that wants the same host, and up to eight faults: the controller, the keeper
-or the host killed, links cut and healed, and orders to stop that come late. Then some schedules on three real hosts
-behind sshd, whose controllers and keepers are killed, and which stop to answer. --quick: fewer schedules.
+or the host killed, links cut and healed, and orders to stop that come late. Then schedules on three real hosts behind
+each engine: sshd, a real Slurm, pods of a double of Kubernetes' API, and a real Dask cluster. Controllers, keepers,
+workers and Slurm's own controller are killed, pods are evicted, and what carries requests stops to answer. Dask alone,
+with its defaults, stands beside them. --quick: fewer schedules, behind sshd alone.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from faulty_hosts import judged
-from frame import Options, Outcome, bench
+from faulty_hosts import KINDS, foil, judged
+from frame import Options, Outcome, bench, in_parts
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Ledger, Order
 from partywall.fleet.ledger.keeper import Process
@@ -21,7 +26,8 @@ from partywall.fleet.ledger.lease import State
 from partywall.testing.worlds import Judged, SimulatedKeeper, World
 
 SCHEDULES, QUICK_SCHEDULES = 10_000, 300
-REAL, QUICK_REAL = 20, 1
+REAL = 50
+"""Schedules behind each engine."""
 LATE_S, RESUMED_S = 1.0, 5.0
 MEMORY = Path("/dev/shm")
 PLANTS = {
@@ -58,7 +64,7 @@ class Deaf(SimulatedKeeper):
         pass
 
 
-@bench(plants=PLANTS)
+@bench(plants=PLANTS, folder=True, unjudged="Slurm, Kubernetes and Dask")
 def main(options: Options) -> Outcome:
     count = QUICK_SCHEDULES if options.quick else SCHEDULES
     job = RunJob.parsed({"inventory": "localhost", "scenario": "demo", "every_ns": "2s", "lease_ns": "30s"})
@@ -68,19 +74,32 @@ def main(options: Options) -> Outcome:
     for seed in range(count):
         with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
             every.add(World(Path(folder), job, seed, ledger, keeper).follow())
-    real = Judged()
+    real, beside = Judged(), ""
     # The faults are planted in simulated hosts.
-    for seed in range(0 if options.plant else QUICK_REAL if options.quick else REAL):
-        with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-            real.add(judged(Path(folder), seed))
+    if not options.plant:
+        ways = {f"{kind}-{seed:02}": functools.partial(_behind, kind, seed) for seed in range(REAL) for kind in KINDS}
+        ways = {"ssh-00": ways["ssh-00"]} if options.quick else ways
+        for kept in in_parts(ways, options).values():
+            real.add(Judged(**{name: Counter(v) if isinstance(v, dict) else v for name, v in kept.items()}))
+        beside = "" if options.quick else f"; Dask alone measured {_foil()} of 6 cells again"
     for what, each in (("simulated", every), ("real", real)):
         print(f"{what}: faults {dict(each.faults)}, how attempts ended {dict(each.ends)}", flush=True)
     figure = (
         f"{count} simulated schedules: {_said(every)}; ended {every.late_s:.1f} s after a lost lease, resumed in "
-        f"{every.resumed_s:.1f} s at most; real hosts: {_said(real)}"
+        f"{every.resumed_s:.1f} s at most; real hosts: {_said(real)}{beside}"
     )
     is_right = not any(each.twice + each.silent + each.lost + each.fenced for each in (every, real))
     return Outcome(figure, is_right and every.late_s <= LATE_S and every.resumed_s <= RESUMED_S)
+
+
+def _behind(kind: str, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        return dict(vars(judged(Path(folder), seed, kind)))
+
+
+def _foil() -> int:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        return foil(Path(folder))
 
 
 def _said(each: Judged) -> str:

@@ -60,13 +60,13 @@ def undecided(beside: Beside) -> Iterator[str]:
 # Outcomes on the pages, borne out by the recorded files
 
 
-DECISIVE = {"reproduced": True, "contradicted": False}
+DECISIVE = {"reproduced": True, "another size": True, "contradicted": False}
 """Outcomes that a comparison decides, and whether it is as in the paper."""
 
 
 def outcomes(page: str) -> dict[str, str]:
     """The outcome of each row, as a paper's page has it."""
-    rows = re.findall(r"^\| ([A-Z][0-9]{2}) \|.*?\| \*\*([a-z ]+)\*\* \|", page, re.MULTILINE)
+    rows = re.findall(r"^\| ([A-Z][0-9]{2}) \|.*?\| \*\*([a-z :-]+)\*\* \|", page, re.MULTILINE)
     return dict(rows)
 
 

@@ -82,7 +82,7 @@ from partywall.watch.stalls.watching import Watching
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 chance, hours = random.Random(1), int(sys.argv[1])
-watching = Watching(lambda text: None, lambda: 0, 0.1)
+watching = Watching(lambda *_: None, lambda: 0, 0.1)
 groups = {f"group-{n}": [0, 0] for n in range(200)}
 made, first = 200, 0
 for number in range(hours * 720):

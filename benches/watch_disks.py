@@ -96,7 +96,10 @@ def measured(out: Path, length_s: float, *, terminal: bool) -> tuple[float, int]
 
 def _periods(out: Path) -> int:
     """The periods in which the watch saw tenants of this benchmark."""
-    return sum(f"/bench-watch-{os.getpid()}/" in line for line in (out / "events.jsonl").read_text().splitlines())
+    return sum(
+        f"/bench-watch-{os.getpid()}/" in line and '"span"' in line
+        for line in (out / "events.jsonl").read_text().splitlines()
+    )
 
 
 def _drain(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""A double of Kubernetes' API with one node, `there`, which is this host. kubectl is real; etcd and kubelet are not.
+"""A double of Kubernetes' API whose nodes are all this host. kubectl is real; etcd and kubelet are not.
 
 Its pods are processes here. It can start each pod twice, evict pods, keep them from starting, and stop answering.
 """
@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -45,14 +46,16 @@ def status(code, reason, message):
 
 
 class Pod:
-    """A pod as a process. why: it waits, or why it was ended."""
+    """A pod as a process. why: it waits, or why it was ended. is_refused: by the node, before it ran."""
 
-    def __init__(self, name, job, *, why=""):
+    def __init__(self, name, job, *, why="", is_refused=False, limits=None):
         self.name, self.job, self.why, self.is_leaving = name, job, why, False
+        self.is_refused, self.limits = is_refused, limits or {}
         self.created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self.spec = job["spec"]["template"]["spec"]
         container = self.spec["containers"][0]
-        self.environment = os.environ | {each["name"]: each["value"] for each in container["env"]} | {MARK: name}
+        given = {each["name"]: each.get("value", name) for each in container["env"]}
+        self.environment = os.environ | given | {MARK: name}
         self.process = None
         if not why:
             self.process = subprocess.Popen(
@@ -62,24 +65,31 @@ class Pod:
     @property
     def phase(self):
         if self.process is None:
-            return "Failed" if self.is_leaving else "Pending"
+            return "Failed" if self.is_leaving or self.is_refused else "Pending"
         code = self.process.poll()
-        return "Running" if code is None else "Failed" if code else "Succeeded"
+        # One that was evicted has failed, whatever it ended with.
+        return "Running" if code is None else "Failed" if code or self.why else "Succeeded"
 
     def shown(self):
-        metadata = {
+        metadata = self.job["spec"]["template"]["metadata"] | {
             "name": self.name,
             "namespace": self.job["metadata"]["namespace"],
-            "labels": self.job["metadata"]["labels"],
             "creationTimestamp": self.created,
+            "ownerReferences": [{"kind": "Job", "uid": self.job["metadata"]["uid"]}],
         }
         if self.is_leaving and self.phase in ("Running", "Pending"):
             metadata["deletionTimestamp"] = self.created
         state = {"Pending": {"waiting": {"reason": self.why}}, "Running": {"running": {}}}
-        told = {"phase": self.phase, "containerStatuses": [{"state": state.get(self.phase, {})}]}
+        ended = {"terminated": {"exitCode": 1}}
+        told = {"phase": self.phase, "containerStatuses": [{"state": state.get(self.phase, ended)}]}
+        if self.is_refused:
+            del told["containerStatuses"]
         if self.phase == "Failed" and self.why:
             told["reason"] = self.why
-        spec = {"nodeName": self.spec["nodeName"], "containers": [{"name": "partywall", "image": "partywall"}]}
+        spec = {
+            "nodeName": self.spec["nodeName"],
+            "containers": [{"name": "partywall", "resources": {"limits": self.limits}}],
+        }
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": told}
 
     def processes(self):
@@ -107,11 +117,14 @@ class Pod:
 
 
 class KubernetesCluster:
-    """Ends with `stop`. arguments: for kubernetes_args. starts: how many pods a Job gets; waits: why none starts."""
+    """Ends with `stop`. arguments: for kubernetes_args. starts: how many pods a Job gets; waits: why none starts.
 
-    def __init__(self, folder):
-        self.jobs, self.pods, self.nodes = {}, [], ["there"]
-        self.starts, self.waits, self.is_down = 1, "", False
+    refuses: why the node takes none in; limits: what the namespace adds to each.
+    """
+
+    def __init__(self, folder, nodes=("there",)):
+        self.jobs, self.pods, self.nodes = {}, [], list(nodes)
+        self._as_usual()
         self._numbers, self._lock = itertools.count(1), threading.RLock()
         port = free_port()
         file = Path(folder) / "kubeconfig"
@@ -185,8 +198,10 @@ class KubernetesCluster:
             if name in self.jobs:
                 return status(409, "AlreadyExists", f'jobs.batch "{name}" already exists')
             self.jobs[name] = job
+            job["metadata"]["uid"] = secrets.token_hex(8)
             for _ in range(self.starts):
-                self.pods.append(Pod(f"{name}-{next(self._numbers)}", job, why=self.waits))
+                about = {"why": self.refuses or self.waits, "is_refused": bool(self.refuses), "limits": self.limits}
+                self.pods.append(Pod(f"{name}-{next(self._numbers)}", job, **about))
         return JSONResponse(job, status_code=201)
 
     async def _job(self, request):
@@ -197,14 +212,22 @@ class KubernetesCluster:
                 return status(404, "NotFound", f'jobs.batch "{name}" not found')
             mine = [pod for pod in self.pods if pod.job is job]
             if request.method == "DELETE":
+                uid = (json.loads(await request.body() or b"{}").get("preconditions") or {}).get("uid")
+                if uid != job["metadata"]["uid"]:
+                    return status(409, "Conflict", f"the UID in the precondition ({uid}) does not match")
                 del self.jobs[name]
-                self.pods = [pod for pod in self.pods if pod.job is not job]
-                for pod in mine:
-                    pod.end()
+                threading.Thread(target=self._collect, args=(mine,)).start()
                 return JSONResponse({"kind": "Status", "status": "Success"})
             is_over = all(pod.phase in ("Succeeded", "Failed") for pod in mine)
         conditions = [{"type": "Failed", "status": "True"}] if is_over else []
         return JSONResponse({**job, "status": {"conditions": conditions}})
+
+    def _collect(self, pods):
+        """Ends pods, which are there until they have ended."""
+        for pod in pods:
+            pod.end()
+        with self._lock:
+            self.pods = [pod for pod in self.pods if pod not in pods]
 
     async def _exec(self, socket):
         """Protocol v5: the first byte of a message names its stream, and 255 ends the stream that follows it."""
@@ -244,13 +267,17 @@ class KubernetesCluster:
         await socket.send_bytes(b"\x03" + json.dumps(said).encode())
         await socket.close()
 
-    def evict(self):
-        for pod in self.pods:
-            pod.end("Evicted")
+    def _as_usual(self):
+        self.starts, self.waits, self.refuses, self.limits, self.is_down = 1, "", "", {}, False
+
+    def evict(self, node="there"):
+        for pod in list(self.pods):
+            if pod.spec["nodeName"] == node:
+                pod.end("Evicted")
 
     def remove_all(self):
         """Back to the start, for the next test."""
-        self.starts, self.waits, self.is_down = 1, "", False
+        self._as_usual()
         with self._lock:
             for pod in self.pods:
                 pod.end(grace_s=0.1)

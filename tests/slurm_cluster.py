@@ -1,4 +1,4 @@
-"""A real Slurm of one node, `there`, which is this host: a controller and a daemon with their own configuration."""
+"""A real Slurm whose nodes are all this host: a controller and a daemon for each node, with their own configuration."""
 
 import os
 import shutil
@@ -19,16 +19,16 @@ AuthType=auth/none
 CredType=cred/none
 SlurmctldPort={controller}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool/%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/linear
 MpiDefault=none
 ReturnToService=2
 JobRequeue=0
-NodeName=there NodeHostname={name} NodeAddr=127.0.0.1 Port={daemon} CPUs={cpus} State=UNKNOWN
+{nodes}
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=EXCLUSIVE MaxTime=INFINITE State=UP
 """
 
@@ -43,30 +43,49 @@ def lacking():
     return f"{', '.join(tools)} not installed" if tools else "" if os.geteuid() == 0 else "not root"
 
 
-class SlurmCluster:
-    """Ends with `stop`. configuration: for $SLURM_CONF."""
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN"
 
-    def __init__(self, folder):
+
+class SlurmCluster:
+    """Ends with `stop`. configuration: for $SLURM_CONF. nodes: the cgroup in which each works, if any.
+
+    daemons: the process of each node.
+    """
+
+    def __init__(self, folder, nodes=None):
+        nodes = nodes or {"there": None}
         self.folder = Path(folder)
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
         self.configuration = self.folder / "slurm.conf"
-        ports = {"controller": free_port(), "daemon": free_port()}
-        name = socket.gethostname().partition(".")[0]
-        self.configuration.write_text(CONFIGURATION.format(folder=self.folder, name=name, cpus=os.cpu_count(), **ports))
+        host, cpus = socket.gethostname().partition(".")[0], os.cpu_count()
+        lines = [NODE.format(name=name, host=host, port=free_port(), cpus=cpus) for name in nodes]
+        about = {"folder": self.folder, "name": host, "controller": free_port(), "nodes": "\n".join(lines)}
+        self.configuration.write_text(CONFIGURATION.format(**about))
         self._environment = os.environ | {"SLURM_CONF": str(self.configuration)}
         self._logs, self._processes = [], []
-        self._start("slurmctld", "-D", "-c")
-        self._start("slurmd", "-D", "-N", "there")
-        self.wait_for("sinfo", "--noheader", "--format=%T", until="idle")
+        self._controller = self._start("slurmctld", "-D", "-c")
+        self.daemons = {
+            name: self._start("slurmd", "-D", "-N", name, group=group, log=f"slurmd-{name}")
+            for name, group in nodes.items()
+        }
+        self.wait_for("sinfo", "--noheader", "--format=%T %D", until=f"idle {len(nodes)}")
 
-    def _start(self, program, *arguments):
-        self._logs.append((self.folder / f"{program}.log").open("wb"))
+    def _start(self, program, *arguments, group=None, log=""):
+        self._logs.append((self.folder / f"{log or program}.log").open("wb"))
         log = self._logs[-1]
-        argv = [_where(program), "-f", str(self.configuration), *arguments]
-        self._processes.append(
-            subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        )
+        joins = ["sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group)] if group else []
+        argv = [*joins, _where(program), "-f", str(self.configuration), *arguments]
+        process = subprocess.Popen(argv, env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def crash(self):
+        """The controller is killed, and starts again with what it had written."""
+        self._controller.kill()
+        self._controller.wait()
+        self._processes.remove(self._controller)
+        self._controller = self._start("slurmctld", "-D")
 
     def wait_for(self, *argv, until):
         deadline = time.monotonic() + 60

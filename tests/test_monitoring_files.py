@@ -39,7 +39,7 @@ def of_watch(*, is_open: bool = True) -> str:
     totals = Totals()
     totals.add("cpu", Pair("one", "two", 1), 0)
     now, own = [Stall("one", "cpu", 0)], dict.fromkeys(OWN, 1)
-    return "\n".join(totals.lines(HostCount(), now, own, ["ring"], is_open=is_open))
+    return "\n".join(totals.lines(totals.families(HostCount(), now, own, ["ring"]), is_open=is_open))
 
 
 def of_guard() -> str:

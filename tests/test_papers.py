@@ -138,7 +138,7 @@ def test_an_outcome_follows_from_what_is_recorded():
     assert outcome([recorded(points(100, 80))])[1].endswith("The cause is not shown")
     assert outcome([recorded(points(100, 80))], cause="the kernel is another")[1].endswith("the kernel is another")
     # The paper has 1.2 here: an interval that reaches to 1.05 excludes it, and one that reaches to 1.3 does not.
-    assert outcome([recorded(points(100, 100), paired=[(1.0, 0.95, 1.05)])])[0] == "bounded"
+    assert outcome([recorded(points(100, 100), paired=[(1.0, 0.95, 1.05)])])[0] == "bounded: smaller"
     wide = outcome([recorded(points(100, 100), paired=[(1.0, 0.8, 1.3)])])
     assert wide[0] == "not distinguished"
     assert wide[1].endswith("an increase above 30 % is excluded")
@@ -156,7 +156,7 @@ def test_an_effect_without_a_published_size_is_excluded_if_at_most_a_fifth_is_po
         base = {"study": "vits", "when": "2026-11-27", "host": "a machine", "form": "short", "exhibits": [shown]}
         return outcome([table.Recorded.model_validate(base)], exhibits=["fig 8"])[0]
 
-    assert of_claim(1.19) == "bounded"
+    assert of_claim(1.19) == "bounded: smaller"
     assert of_claim(1.21) == "not distinguished"
 
 
@@ -203,7 +203,12 @@ def test_future_work_is_never_as_in_the_paper():
 def test_the_first_source_that_has_the_quantity_decides():
     guests = recorded(points(100, 80), backend="qemu")
     both = ["sudo partywall study papers/vits --backend qemu", "study vits"]
-    assert outcome([recorded(points(100, 120)), guests], by=both)[0] == "contradicted"
+    assert outcome([recorded(points(100, 100.5)), guests], by=both)[0] == "contradicted"
+    # One that decides otherwise is not left out.
+    mixed, why = outcome([recorded(points(100, 120)), guests], by=both)
+    assert mixed == "differs by set-up"
+    assert why.startswith("in qemu: 0 of 1 comparison as in the paper; ")
+    assert why.endswith("; in the study's own sandboxes: reproduced, 1 of 1 comparison as in the paper")
     assert outcome([recorded(points(100, 120))], by=both)[0] == "reproduced"
     assert outcome([guests])[0] == "not recorded"
     lab = recorded(points(100, 120), study="xen-lab-vits", by="lab xen", paper="vits")

@@ -154,7 +154,7 @@ def _sayer(name: str) -> building.Say:
     return say
 
 
-def _wheel() -> Path:
+def newest_wheel() -> Path:
     """The newest that `make wheel` left."""
     wheels = sorted((image.CLONE / "dist").glob("partywall-*.whl"), key=lambda path: path.stat().st_mtime)
     if not wheels:
@@ -215,7 +215,7 @@ def unexpected(host: Host, results: Mapping[str, Result]) -> list[str]:
 
 def _tried_all(options: argparse.Namespace) -> tuple[int, list[str]]:
     """How many checks were done, and what came out unexpected. Each host is written down once it is done."""
-    wheel, commit, count, wrong = _wheel(), _commit(), 0, list[str]()
+    wheel, commit, count, wrong = newest_wheel(), _commit(), 0, list[str]()
     for host in [HOSTS[name] for name in options.host or HOSTS]:
         today = datetime.datetime.now().astimezone().date().isoformat()
         about = {"date": today, "accelerator": options.accel, "commit": commit, "image": image.digest(host.image)}

@@ -91,7 +91,7 @@ class Machine:
         self._log, self._say = log, say
         self._emulated, self._stood_still = accel != "kvm", False
         self.console = log.with_suffix(".console")
-        self._port = free_port()
+        self.port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="partywall-hosts-")
         self._argv = [
             *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-name", f"partywall-{host.name}"),
@@ -101,7 +101,7 @@ class Machine:
             *("-kernel", str(built.kernel), "-initrd", str(built.initrd)),
             *("-append", f"{APPEND} {host.append}".strip(), "-serial", f"file:{self.console}"),
             *drive("root", built.disk),
-            *("-netdev", f"user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{self._port}-:22"),
+            *("-netdev", f"user,id=n,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"),
             *("-device", "virtio-net-pci,netdev=n", "-device", "virtio-rng-pci"),
         ]
 
@@ -163,7 +163,7 @@ class Machine:
     def _answers(self) -> bool:
         """Whether its sshd says what it is."""
         try:
-            with socket.create_connection(("127.0.0.1", self._port), BANNER_S) as connection:
+            with socket.create_connection(("127.0.0.1", self.port), BANNER_S) as connection:
                 connection.settimeout(BANNER_S)
                 return bool(connection.recv(1))
         except OSError:
@@ -199,7 +199,7 @@ class Machine:
         to.write_bytes(done.stdout)
 
     def _ssh(self, user: str, command: str) -> list[str]:
-        return ssh(image.key(), self._port, user, self._folder.name, command)
+        return ssh(image.key(), self.port, user, self._folder.name, command)
 
     def _wait_until_up(self) -> float:
         began = time.monotonic()

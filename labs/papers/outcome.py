@@ -28,8 +28,11 @@ SMALL = SIZE * ALIKE
 
 class Outcome(StrEnum):
     REPRODUCED = "reproduced"
+    OTHER_SIZE = "another size"
     CONTRADICTED = "contradicted"
-    BOUNDED = "bounded"
+    MIXED = "differs by set-up"
+    BOUNDED_ALIKE = "bounded: alike"
+    BOUNDED_SMALLER = "bounded: smaller"
     UNTOLD = "not distinguished"
     MODELLED = "only modelled"
     UNAVAILABLE = "cannot be had"
@@ -43,8 +46,11 @@ class Outcome(StrEnum):
 
 OF_RESULTS = (
     Outcome.REPRODUCED,
+    Outcome.OTHER_SIZE,
     Outcome.CONTRADICTED,
-    Outcome.BOUNDED,
+    Outcome.MIXED,
+    Outcome.BOUNDED_ALIKE,
+    Outcome.BOUNDED_SMALLER,
     Outcome.UNTOLD,
     Outcome.MODELLED,
     Outcome.UNAVAILABLE,
@@ -147,7 +153,47 @@ def _of_result(row: Row, mine: Sequence[Recorded]) -> tuple[Outcome, str, tuple[
     if any(point.simulated for each in evidence for point in each.points):
         said = "the meter is simulated from the paper's own table, so it can confirm nothing"
         return Outcome.MODELLED, said, tuple(evidence)
-    return *_judged(row, evidence), tuple(evidence)
+    outcome, why = _judged(row, evidence)
+    others, others_said, decided = _others(row, mine, evidence), "", {_decided(outcome)}
+    # A cause was found in one set-up.
+    elsewhere = row.model_copy(update={"cause": ""})
+    for each in others:
+        other, told = _judged(elsewhere, each)
+        exhibits = {one.shown.exhibit for one in each}
+        same, _ = _judged(row, [one for one in evidence if one.shown.exhibit in exhibits])
+        decided |= {_decided(other)} if _decided(other) != _decided(same) else set()
+        others_said += f"; {_where(each[0])}: {other}, {told}"
+    mixed = {Outcome.REPRODUCED, Outcome.CONTRADICTED} <= decided
+    first = f"{_where(evidence[0])}: {why}" if others_said else why
+    every = (*evidence, *(one for each in others for one in each))
+    return Outcome.MIXED if mixed else outcome, f"{first}{others_said}", every
+
+
+def _decided(outcome: Outcome) -> Outcome:
+    """The direction that an outcome has, if it has one."""
+    return Outcome.REPRODUCED if outcome is Outcome.OTHER_SIZE else outcome
+
+
+def _others(row: Row, mine: Sequence[Recorded], evidence: Sequence[Evidence]) -> list[list[Evidence]]:
+    """What a row's other sources have of it, by source: one that decides is not shown alone if another is there."""
+    used = {(each.shown.exhibit, id(each.recorded)) for each in evidence}
+    found: dict[int, list[Evidence]] = {}
+    for each in mine:
+        for exhibit in row.exhibits:
+            shown = each.shown(exhibit)
+            if shown is None or not shown.measured or (exhibit, id(each)) in used:
+                continue
+            one, _ = _of_source(row, each, shown)
+            if one and not any(point.simulated for point in one.points):
+                found.setdefault(id(each), []).append(one)
+    return list(found.values())
+
+
+def _where(evidence: Evidence) -> str:
+    """The set-up of a source, for people."""
+    recorded = evidence.recorded
+    own = f"in {recorded.backend}" if recorded.backend else "in the study's own sandboxes"
+    return f"by `{recorded.sandboxes}`" if recorded.by else own
 
 
 def _evidence(row: Row, exhibit: str, mine: Sequence[Recorded]) -> tuple[Evidence | None, str]:
@@ -205,10 +251,14 @@ def _judged(row: Row, evidence: Sequence[Evidence]) -> tuple[Outcome, str]:
         return Outcome.CONTRADICTED, f"{said}. {f'Cause: {cause}' if cause else 'The cause is not shown'}"
     untold = [(each, pair) for each, pair in main if pair.agreement is Agreement.UNTOLD]
     if not untold:
-        return Outcome.REPRODUCED, agree
+        sized = [(each, pair) for each, pair in main if pair.agreement is Agreement.OTHER_SIZE]
+        return (Outcome.OTHER_SIZE, f"{agree}; {_said(*sized[0])}") if sized else (Outcome.REPRODUCED, agree)
     bounds = [bound_of(pair) for _, pair in untold]
     worst = max(range(len(untold)), key=lambda at: bounds[at][1])
-    outcome = Outcome.BOUNDED if all(small for small, _ in bounds) else Outcome.UNTOLD
+    outcome = Outcome.UNTOLD
+    if all(small for small, _ in bounds):
+        effects = any(isinstance(pair, Pair) and pair.direction for _, pair in untold)
+        outcome = Outcome.BOUNDED_SMALLER if effects else Outcome.BOUNDED_ALIKE
     return outcome, f"{agree}; {_said(*untold[worst])}: {excluded(untold[worst][1])}"
 
 

@@ -75,7 +75,9 @@ def _screen(rows: PaperRows, stated: Sequence[Stated]) -> Iterator[str]:
     main = [each for each in stated if each.row.main]
     lines = [[each.row.id, _finding(each), f"**{each.outcome}**", _first(each.why)] for each in main]
     yield table(["row", "main finding of the paper", "outcome", "here"], lines)
-    yield f"[All {len(stated)} rows, figures and tables](papers/{rows.name}.md)"
+    page = f"papers/{rows.name}.md"
+    differs = f"[{counted(len(rows.deviations), 'thing')} that differ from the paper]({page}#what-differs-from-the-paper)"
+    yield f"[All {len(stated)} rows, figures and tables]({page}){f', and {differs}' if rows.deviations else ''}"
 
 
 def _paragraph(stated: Sequence[Stated]) -> str:

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from partywall.fleet.engines.local import Local
 from partywall.fleet.engines.slurm import Job, Slurm
 from partywall.fleet.engines.ssh import Ssh, options
 from partywall.fleet.inventory import Place
+from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Book, Phase, State
 from partywall.fleet.ledger.look import Look
@@ -37,8 +39,16 @@ from tests import kubernetes_cluster, slurm_cluster, ssh_server
 
 SOURCE = Path(__file__).parents[2] / "src"
 # `partywall test-sleep SECONDS EXIT` prints a line, sleeps and ends. It stands for a run, which takes longer to start.
+# `partywall test-restores FILE` writes a file a moment after SIGTERM, as a run that restores its host.
 SLEEP = """
-import os, sys, time
+import os, signal, sys, time
+def restore(*_):
+    time.sleep(1)
+    open(sys.orig_argv[5], "w").close()
+    os._exit(143)
+if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "test-restores"]:
+    signal.signal(signal.SIGTERM, restore)
+    time.sleep(60)
 if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "test-sleep"]:
     print("a line", file=sys.stderr, flush=True)
     time.sleep(float(sys.orig_argv[5]))
@@ -457,19 +467,32 @@ def test_a_pod_that_kubernetes_starts_twice_begins_one_run(pods):
     assert world.began() == [("a", 1)]
 
 
-def test_an_evicted_pod_takes_its_run_along_and_the_next_attempt_has_another_one(pods):
+def test_an_evicted_pod_lets_its_run_restore_the_node_and_the_next_attempt_has_another_pod(pods, tmp_path):
     nodes, world = pods
-    world.ensure(order())
+    world.ensure(Order("a", ("test-restores", str(tmp_path / "restored")), 1, 60, {}))
     world.until(Phase.RUNNING)
-    keeper = world.book.lease()
+    time.sleep(1)
     nodes.evict()
-    assert start_ticks(keeper.pid) != keeper.start_ticks
-    # The pod's own time to end was kept: the run had ended before it.
-    assert world.until(Phase.DIED).attempt == 1
+    assert (tmp_path / "restored").exists()
+    died = world.until(Phase.DIED)
+    assert died.attempt == 1
+    assert "Kubernetes ended a pod on its node (Evicted)" in died.why
     assert len(nodes.jobs) == 1
     world.ensure(order(0.1, attempt=2))
     assert world.until(Phase.ENDED).attempt == 2
     assert world.began() == [("a", 1), ("a", 2)]
+
+
+def test_the_end_of_another_pod_on_the_node_does_not_end_a_run(pods):
+    nodes, world = pods
+    nodes.starts = 2
+    world.ensure(order())
+    world.until(Phase.RUNNING)
+    (other,) = [pod for pod in nodes.pods if world.book.lease().pid not in pod.processes()]
+    other.end()
+    assert other.phase == "Succeeded"
+    assert world.state().phase is Phase.RUNNING
+    assert world.began() == [("a", 1)]
 
 
 def test_the_reason_why_kubernetes_ended_a_pod_is_told(pods):
@@ -488,7 +511,7 @@ def test_an_api_that_does_not_answer_for_a_while_costs_no_run(pods):
     world.ensure(order())
     world.until(Phase.RUNNING)
     nodes.is_down = True
-    time.sleep(1)
+    time.sleep(kubernetes_engine.FRESH_S + 0.5)
     with pytest.raises(Unreachable, match="unable to handle the request") as down:
         world.engine.state("there", "a")
     assert not down.value.is_lasting
@@ -536,20 +559,57 @@ def test_a_pod_that_nobody_asks_ends_itself(pods, monkeypatch):
     while nodes.pods[0].phase == "Running":
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert nodes.pods[0].phase != "Running"
+    assert nodes.pods[0].phase == "Succeeded"
     # The next request replaces what is left of it.
     assert world.state().phase is Phase.NONE
-    assert [pod.phase for pod in nodes.pods] == ["Running"]
+    assert "Running" in [pod.phase for pod in nodes.pods]
+
+
+def test_a_job_of_another_image_is_replaced_if_its_pod_never_ran(pods):
+    nodes, world = pods
+    nodes.waits = "ErrImageNeverPull"
+    with pytest.raises(Unreachable, match="cannot start"):
+        world.engine.state("there", "a")
+    nodes.waits = ""
+    place = world.engine.hosts()[0]
+    world.engine = Kubernetes([Place("there", (), {**place.variables, "kubernetes_image": "mine:2"})])
+    assert world.state().phase is Phase.NONE
+    (job,) = nodes.jobs.values()
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:2"
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({"refuses": "OutOfcpu"}, r"the node refused its pod \(OutOfcpu\)"),
+        ({"limits": {"cpu": "500m"}}, "got a limit of 500m CPUs; a LimitRange of the namespace may do so"),
+    ],
+)
+def test_a_pod_that_could_not_measure_the_node_is_refused_by_name(pods, about, says):
+    nodes, world = pods
+    for name, value in about.items():
+        setattr(nodes, name, value)
+    with pytest.raises(Unreachable, match=says) as refused:
+        world.engine.state("there", "a")
+    assert refused.value.is_lasting
+
+
+def test_what_engines_need_of_an_inventory_is_kept(tmp_path: Path):
+    about = "kubernetes_image=mine:1 dask_scheduler=tcp://x:1 slurm_args=--partition=a ansible_password=secret"
+    (tmp_path / "hosts.ini").write_text(f"there {about}\n")
+    (place,) = RunJob.parsed({"inventory": str(tmp_path / "hosts.ini"), "scenario": "demo"}).places
+    assert place.variables == {
+        "kubernetes_image": "mine:1", "dask_scheduler": "tcp://x:1", "slurm_args": "--partition=a",
+    }  # fmt: skip
 
 
 def test_an_inventory_changes_the_job_of_a_node(tmp_path: Path):
     patch = tmp_path / "patch.json"
-    spec = {"priorityClassName": "low", "hostPID": None, "containers": {"resources": {"limits": {"memory": "2Gi"}}}}
+    spec = {"priorityClassName": "low", "containers": {"resources": {"limits": {"memory": "2Gi"}}}}
     patch.write_text(json.dumps({"spec": {"template": {"spec": spec}}}))
     job = manifest(Place("n1", (), {"kubernetes_patch": str(patch), "kubernetes_image": "mine:1"}))
     pod = job["spec"]["template"]["spec"]
     assert (pod["nodeName"], pod["priorityClassName"]) == ("n1", "low")
-    assert "hostPID" not in pod
     (container,) = pod["containers"]
     assert container["image"] == "mine:1"
     assert container["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "2Gi"}}
@@ -559,6 +619,20 @@ def test_an_inventory_changes_the_job_of_a_node(tmp_path: Path):
         manifest(Place("n1", (), {"kubernetes_patch": str(patch)}))
 
 
+@pytest.mark.parametrize("spec", [{"hostPID": None}, {"volumes": []}, {"containers": {"name": "other"}}])
+def test_an_inventory_cannot_change_what_a_ledger_rests_on(tmp_path: Path, spec):
+    (tmp_path / "patch.json").write_text(json.dumps({"spec": {"template": {"spec": spec}}}))
+    with pytest.raises(UsageError, match="which the ledger rests on"):
+        manifest(Place("n1", (), {"kubernetes_patch": str(tmp_path / "patch.json")}))
+
+
+def test_a_ledger_elsewhere_is_on_the_nodes_disk_too():
+    job = manifest(Place("n1", (), {"partywall_ledger": "/srv/ledger", "partywall_state": "/run/partywall/x"}))
+    volumes = job["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "ledger", "hostPath": {"path": "/srv/ledger", "type": "DirectoryOrCreate"}} in volumes
+    assert "states" not in [volume["name"] for volume in volumes]
+
+
 def test_nodes_with_long_names_have_jobs_of_their_own():
     names = {manifest(Place(f"{'n' * 80}.{last}.example"))["metadata"]["name"] for last in ("a", "b")}
     assert len(names) == 2
@@ -566,16 +640,39 @@ def test_nodes_with_long_names_have_jobs_of_their_own():
 
 
 def test_a_request_that_dask_loses_is_asked_again_and_begins_one_run(workers, tmp_path, monkeypatch):
-    world = World(through(workers, prepared(tmp_path, monkeypatch)), tmp_path / "ledger", tmp_path / "home")
-    world.ensure(order())
-    world.until(Phase.RUNNING)
-    # Those that would carry the next request end, and others take their place.
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    place = prepared(tmp_path, monkeypatch)
+    place = Place(place.name, (), {**place.variables, "partywall_python": str(slow)})
+    world = World(through(workers, place), tmp_path / "ledger", tmp_path / "home")
+    asking = threading.Thread(target=world.ensure, args=(order(),))
+    asking.start()
+    time.sleep(1)
+    # Those that carry the request end, and others take their place.
     for worker in world.engine._client.run(os.getpid).values():
         os.kill(worker, signal.SIGKILL)
-    assert world.state().phase is Phase.RUNNING
+    asking.join()
+    world.until(Phase.RUNNING)
     assert world.ensure(order()).phase is Phase.RUNNING
     assert world.began() == [("a", 1)]
     os.kill(world.book.lease().pid, signal.SIGKILL)
+
+
+def test_a_client_that_gave_its_scheduler_up_is_made_again(workers, tmp_path, monkeypatch):
+    engine = through(workers, prepared(tmp_path, monkeypatch))
+    engine._client.close()
+    assert engine.state("there", "a").phase is Phase.NONE
+
+
+def test_what_is_wrong_with_a_worker_is_said_once(workers, tmp_path, monkeypatch):
+    place = prepared(tmp_path, monkeypatch)
+    engine = Dask([Place("there", (), {**place.variables, "dask_scheduler": workers, "dask_carries": "slrum"})])
+    with pytest.raises(Unreachable, match="there is no engine 'slrum'") as wrong:
+        engine.state("there", "a")
+    assert wrong.value.is_lasting
+    with pytest.raises(UsageError, match="dask_carries is what workers use, and cannot be dask"):
+        Dask([Place("there", (), {"dask_carries": "dask"})])
 
 
 def test_workers_with_another_version_are_refused():

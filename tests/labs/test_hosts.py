@@ -256,7 +256,7 @@ def test_a_machine_that_stands_still_is_ended_and_booted_again(tmp_path, monkeyp
     machine._ssh = lambda _user, command: ["sh", "-c", command]
     # Connections are accepted, and nothing is said: QEMU's network forwards what a kernel never reads.
     with socket.create_server(("127.0.0.1", 0)) as forwarded, subprocess.Popen(["sleep", "600"]) as process:
-        machine._process, machine._port = process, forwarded.getsockname()[1]
+        machine._process, machine.port = process, forwarded.getsockname()[1]
         with pytest.raises(StoodStillError, match="ended during: exec sleep 60") as raised:
             machine.run("exec sleep 60")
     assert raised.value.is_emulators

@@ -24,6 +24,7 @@ from partywall.watch.findings import SPANS_SHOWN
 from partywall.watch.job import WatchJob
 from partywall.watch.measure import watching
 from partywall.watch.measure.reading import Snapshot
+from partywall.watch.measure.waits import Waits
 from partywall.watch.prometheus import USES_KEPT, USES_WRITTEN, Totals
 from partywall.watch.record import HOST, UNKNOWN, USES_MAX, Disk, Period, Span, Use, WatchRecord
 from partywall.watch.report import headline, live
@@ -262,7 +263,7 @@ def test_the_record_adds_up_to_what_the_disk_did(watched):
     assert (whole.disks[0].reads, whole.length_ns) == (10_000, 100 * SECOND)
     assert (whole.uses[0].operations, whole.waited_ns) == (10_000, {"": 50 * SECOND})
     record.settle()
-    assert {file.stem for file in record.path.glob("*.parquet")} == {"disks", "tenants", "waits"}
+    assert {file.stem for file in record.path.glob("*.parquet")} == {"disks", "tenants", "waits", "pairs"}
 
 
 def test_tables_are_of_all_lines_also_if_the_clock_was_set_back(watched):
@@ -369,7 +370,8 @@ def test_periods_that_the_reader_missed_are_counted(watched):
     spans = []
     late = Late()
     record = WatchRecord.create(watched(1)[0].path.parent / "other", WatchJob(), {})
-    watching.watch(record, late, 10 * SECOND, spans.append, clock, lambda: clock.ns)
+    course, waits = watching.Course(record, spans.append), Waits(None, lambda _: None, lambda: clock.ns)
+    watching.watch(course, record, late, waits, 10 * SECOND, spans.append, clock, lambda: clock.ns)
     findings = Watches().findings(record)
     assert findings.whole.length_ns == 10 * SECOND
     assert findings.whole.late > 0

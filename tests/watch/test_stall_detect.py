@@ -86,10 +86,10 @@ def test_a_series_that_does_not_grow_gives_room():
 def test_names_in_metrics_are_escaped_and_families_follow_the_format():
     totals = Totals()
     totals.add("cpu", Pair('a"b\\c', "host", S), 0)
-    text = list(totals.lines(HostCount(), [], {"ready": 1}, [], is_open=True))
+    text = list(totals.lines(totals.families(HostCount(), [], {"ready": 1}, []), is_open=True))
     assert r'partywall_stalled_seconds_total{victim="a\"b\\c",suspect="host",resource="cpu"} 1' in text
     assert "# TYPE partywall_stalled_seconds counter" in text, "OpenMetrics names a counter's family without _total"
-    plain = list(totals.lines(HostCount(), [], {"ready": 1}, [], is_open=False))
+    plain = list(totals.lines(totals.families(HostCount(), [], {"ready": 1}, []), is_open=False))
     assert "# TYPE partywall_stalled_seconds_total counter" in plain
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import http.client
+import http.server
 import os
 import re
 import resource
@@ -15,13 +16,17 @@ import time
 from pathlib import Path
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 
 from partywall import __version__
-from partywall.watch.stalls import resident
+from partywall.errors import UsageError
+from partywall.watch.stalls import otlp, resident
 from partywall.watch.stalls.reading import Reader
 from partywall.watch.stalls.resident import Options, Resident, parsed
 from partywall.watch.stalls.ring import lines
 from partywall.watch.stalls.serving import Server
+from partywall.watch.stalls.totals import Family
 from tests.watch.hosts import S, Tree
 
 POLL_S, POLLS = 0.02, 1500
@@ -327,3 +332,93 @@ def test_it_ends_at_a_signal_and_imports_nothing_large(tree):
         assert line.rstrip().endswith("[]"), "a large library costs megabytes on every host"
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
+
+
+class Collector:
+    """Takes documents on a free port. status: of its answers."""
+
+    def __init__(self):
+        self.taken, self.status = [], 200
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.taken.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(outer.status)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_a_collector_of_opentelemetry_gets_what_a_scrape_would_see():
+    collector = Collector()
+    pairs = {("shop", "batch", "cpu"): 2_500_000_000, ("shop", "itself", "cpu"): 500_000_000}
+    families = [
+        Family("partywall_stalls_total", "Stalls.", "counter", [({}, 3)]),
+        Family("partywall_watch_ready", "Ready.", "gauge", [({}, 1)]),
+        Family("partywall_stall", "Going on.", "gauge", []),
+    ]
+    try:
+        content = otlp.document(families, pairs, {"host.name": "h1"}, 1_000, 2_000)
+        otlp.Collector.parsed(collector.url).send(content)
+        ((path, body),) = collector.taken
+        assert path == "/v1/metrics"
+        request = metrics_service_pb2.ExportMetricsServiceRequest()
+        json_format.Parse(body, request)
+        (resource_metrics,) = request.resource_metrics
+        assert [(each.key, each.value.string_value) for each in resource_metrics.resource.attributes] == [
+            ("host.name", "h1")
+        ]
+        stalled, stalls, ready = resource_metrics.scope_metrics[0].metrics
+        assert (stalled.name, stalled.unit) == ("partywall_stalled_seconds", "s")
+        assert stalled.sum.is_monotonic
+        assert stalled.sum.aggregation_temporality == 2
+        first = stalled.sum.data_points[0]
+        assert {each.key: each.value.string_value for each in first.attributes} == {
+            "victim": "shop", "suspect": "batch", "resource": "cpu",
+        }  # fmt: skip
+        assert (first.as_double, first.start_time_unix_nano, first.time_unix_nano) == (2.5, 1000, 2000)
+        assert (stalls.name, stalls.sum.data_points[0].as_double) == ("partywall_stalls", 3)
+        assert (ready.name, ready.gauge.data_points[0].as_double) == ("partywall_watch_ready", 1)
+        collector.status = 503
+        with pytest.raises(OSError, match="it answered 503"):
+            otlp.Collector.parsed(collector.url).send(content)
+    finally:
+        collector.stop()
+    with pytest.raises(OSError, match="refused"):
+        otlp.Collector.parsed(collector.url).send(content)
+
+
+def test_a_collector_that_is_away_is_said_once_and_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(resident, "FILE_NS", 0)
+    collector = Collector()
+    collector.status = 500
+    tree = Tree(tmp_path / "host")
+    said = []
+    watch = Resident(parsed(["--otlp", collector.url]), Reader(tree.root), said.append)
+    running = threading.Thread(target=watch.run)
+    running.start()
+    try:
+        until(lambda: len(collector.taken) > 1, "it was not tried again")
+        assert sum("cannot be reached: it answered 500" in line for line in said) == 1
+        collector.status = 200
+        until(lambda: "the collector can be reached again" in said, "it was not said that it is back")
+    finally:
+        watch.stop()
+        running.join()
+        collector.stop()
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:4318", "127.0.0.1:4318", "http://"])
+def test_an_address_that_is_none_of_a_collector_is_refused(url):
+    with pytest.raises(UsageError, match="is no address of a collector; write for example"):
+        parsed(["--otlp", url])

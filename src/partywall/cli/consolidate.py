@@ -6,23 +6,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from partywall.cli import made, output
 from partywall.cli.arguments import Wait, duration_ns
-from partywall.cli.execution import carry_out
-from partywall.cli.live import Live, wide_console
-from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, applied, watched
-from partywall.consolidate.job import FILE, WatchJob
-from partywall.consolidate.measure.apply import Timing
-from partywall.consolidate.record import ConsolidationDirectory
-from partywall.core.capability import Options
-from partywall.core.record import Record
+from partywall.consolidate.job import FILE
 from partywall.errors import Exit
 from partywall.events import Emit, Started
+
+if TYPE_CHECKING:
+    from partywall.core.record import Record
 
 app: typer.Typer = made.command("consolidation")
 
@@ -45,6 +40,13 @@ def apply(
     Exit code: 0 all steps are done; 1 a step failed, and the others were undone; 2 the plan does not fit the cluster;
     5 a guest is lost, runs twice or was moved by somebody else, and nothing more was done.
     """
+    from partywall.cli.execution import carry_out
+    from partywall.cli.live import Live, wide_console
+    from partywall.consolidate.capability import Consolidations, applied
+    from partywall.consolidate.measure.apply import Timing
+    from partywall.consolidate.record import ConsolidationDirectory
+    from partywall.core.capability import Options
+
     console = wide_console(format_)
     timing = Timing(settle_s=duration_ns("--settle", settle, "1s") / 1e9)
     kept = ConsolidationDirectory.open(record)
@@ -79,6 +81,12 @@ def watch(
 
     Decides with the policy that 'consolidate simulate' shows. Every plan that it carries out leaves a record.
     """
+    from partywall.cli.live import Live, wide_console
+    from partywall.consolidate import check
+    from partywall.consolidate.capability import watched
+    from partywall.consolidate.job import WatchJob
+    from partywall.core.capability import Options
+
     console = wide_console()
     document = check.load(check.find(cluster))
     job = WatchJob(

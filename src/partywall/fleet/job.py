@@ -71,7 +71,7 @@ class Host(Frozen):
 
 
 KEPT = re.compile(
-    r"partywall_\w+|ansible_(host|port|user|become|become_user|python_interpreter|private_key_file)"
+    r"(partywall|slurm|kubernetes|dask)_\w+|ansible_(host|port|user|become|become_user|python_interpreter|private_key_file)"
     r"|ansible_ssh_(host|port|user|private_key_file|common_args|extra_args)"
 )
 """The variables that say how to reach a host. Others may be secrets, which no record should have."""

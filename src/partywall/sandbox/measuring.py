@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partywall import units
-from partywall.errors import UsageError
+from partywall.errors import Problem, UsageError
 from partywall.events import Emit, Event, Left, Note, Started, silent
 from partywall.files import write_whole
 from partywall.host.label import made_state_root, start_ticks, state_root
@@ -34,6 +34,7 @@ def locked(how: int) -> int | None:
 
     The folder of states itself is locked, so that no file is left.
     """
+    gone = None
     while True:
         descriptor = os.open(made_state_root(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -41,10 +42,15 @@ def locked(how: int) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        # It may have been removed before it was locked.
-        if os.fstat(descriptor).st_nlink:
+        # It may have been removed before it was locked. Then there is another one now, unless it is a mount point.
+        status = os.fstat(descriptor)
+        if status.st_nlink:
             return descriptor
         os.close(descriptor)
+        if (status.st_ino, status.st_ctime_ns) == gone:
+            said = f"{state_root()} is a mounted folder that was removed on its host"
+            raise UsageError(Problem(said, "mount it again, or set $PARTYWALL_STATE"))
+        gone = (status.st_ino, status.st_ctime_ns)
 
 
 def lock_alone() -> int | None:

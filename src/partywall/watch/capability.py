@@ -17,6 +17,8 @@ from partywall.watch.record import Began, WatchRecord
 if TYPE_CHECKING:
     from partywall.core.report.value import Report
     from partywall.watch.findings import WatchFindings
+    from partywall.watch.measure.waits import Waits
+    from partywall.watch.record import Stalled
 
 
 class Watches(Capability[WatchJob, WatchRecord, "WatchFindings"]):
@@ -40,8 +42,11 @@ class Watches(Capability[WatchJob, WatchRecord, "WatchFindings"]):
         reader = self._reader(job, options)
         every = f"reads counters of {', '.join(reader.disks)} every {units.format_duration(job.every_ns)}"
         tenants = ", ".join(reader.tenants) or "none yet; new ones are found while it watches"
-        lacks = (f"missing: {text}" for text in reader.lacks())
-        return Outline((every, f"tenants: {tenants}", *lacks), (job.for_ns or 0) / 1e9)
+        waits = self._waits(options, lambda _: None)
+        lacks = (f"missing: {text}" for text in dict.fromkeys((*reader.lacks(), *waits.lacks())))
+        waits.close()
+        others = "who waits for whom: for CPUs, memory and disks, of all groups"
+        return Outline((every, f"tenants: {tenants}", others, *lacks), (job.for_ns or 0) / 1e9)
 
     def _reader(self, job: WatchJob, options: Options) -> Any:
         from partywall.watch.measure.reading import Reader
@@ -50,20 +55,28 @@ class Watches(Capability[WatchJob, WatchRecord, "WatchFindings"]):
         reader.look(0)
         return reader
 
+    def _waits(self, options: Options, tell: Callable[[Stalled], None]) -> Waits:
+        from partywall.watch.measure.waits import Waits
+
+        # What stands in for the disks of a host stands in for all of it.
+        return Waits(None if self._make_reader else options.host.path("/"), tell, self._wall)
+
     def measure(self, record: WatchRecord, options: Options, emit: Emit) -> None:
         """Watches what is left of the time, or until Ctrl-C. The usual latency of each disk is learnt anew."""
-        from partywall.watch.measure.watching import watch
+        from partywall.watch.measure.watching import Course, watch
 
         job = record.job
         left_ns = None if job.for_ns is None else job.for_ns - record.watched_ns
         if left_ns is not None and left_ns <= 0:
             return
         reader = self._reader(job, options)
-        lacks = tuple(reader.lacks())
+        course = Course(record, emit)
+        waits = self._waits(options, course.stalled)
+        lacks = tuple(dict.fromkeys((*reader.lacks(), *waits.lacks())))
         record.stream.append(Began(lacks=lacks))
         for text in lacks:
             emit(Note(f"missing: {text}", is_warning=True))
-        watch(record, reader, left_ns, emit, self._clock, self._wall)
+        watch(course, record, reader, waits, left_ns, emit, self._clock, self._wall)
 
     def findings(self, record: WatchRecord) -> WatchFindings:
         from partywall.watch.findings import derive

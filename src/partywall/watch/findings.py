@@ -8,7 +8,7 @@ from typing import Any
 from partywall.core.stats.estimate import Outcome
 from partywall.errors import TrialError
 from partywall.watch.job import WatchJob
-from partywall.watch.record import Began, Paused, Slow, Span, WatchRecord
+from partywall.watch.record import Began, Paused, Slow, Span, Stalled, WatchRecord
 
 SPANS_SHOWN = 600
 """The most spans that findings keep for charts."""
@@ -18,8 +18,8 @@ SPANS_SHOWN = 600
 class WatchFindings:
     """All that a watch found. whole: the sum of all spans; spans: for charts, at most some hundred.
 
-    about: how it was watched. lacks: what the host does not count, each with its remedy. dropped: slow times of which
-    only the number is known. gaps: the number of pauses.
+    about: how it was watched. stalls: what was said of groups that waited for others. lacks: what the host does not
+    count, each with its remedy. dropped: slow times of which only the number is known. gaps: the number of pauses.
     """
 
     name: str
@@ -30,6 +30,7 @@ class WatchFindings:
     whole: Span
     spans: tuple[Span, ...]
     slow: tuple[Slow, ...]
+    stalls: tuple[Stalled, ...]
     dropped: int
     gaps: int
     ended: bool
@@ -53,7 +54,7 @@ class WatchFindings:
 
 def derive(record: WatchRecord) -> WatchFindings:
     """One pass over the lines, in bounded memory. TrialError if there is no span yet."""
-    sums, slow, begun, dropped = _Sums(), _SlowTimes(), 0, 0
+    sums, slow, begun, dropped, stalls = _Sums(), _SlowTimes(), 0, 0, list[Stalled]()
     lacks: tuple[str, ...] = ()
     for line in record.stream:
         match line:
@@ -61,6 +62,8 @@ def derive(record: WatchRecord) -> WatchFindings:
                 sums.add(line)
             case Slow():
                 slow.add(line)
+            case Stalled():
+                stalls.append(line)
             case Began():
                 lacks, begun = line.lacks, begun + 1
             case Paused():
@@ -69,7 +72,7 @@ def derive(record: WatchRecord) -> WatchFindings:
         raise TrialError(f"{record.path}: it ended before its first period; watch again: partywall watch")
     return WatchFindings(
         record.name, record.about, record.job, record.host, lacks, sums.whole, tuple(sums.spans), tuple(slow.every),
-        dropped, max(0, begun - 1), record.is_ended,
+        tuple(stalls), dropped, max(0, begun - 1), record.is_ended,
     )  # fmt: skip
 
 

@@ -23,8 +23,9 @@ class WatchJob(Job):
     or much longer than is usual for it. A line says when that begins, and one when it ends, with the tenants' shares of
     the disk's work. That is a coincidence, not a proof: 'partywall run' measures what one tenant costs another.
 
-    It changes nothing on the host. What the host does not count is named at the start (docs/watch.md). CPU time and
-    memory too, always, as metrics: that is another program, 'partywall-watch' (docs/watch-always.md).
+    It also says which group waits for which, for CPUs, memory and disks. It changes nothing on the host. What the host
+    does not count is named at the start (docs/watch.md). The same always, as metrics, and within a budget: that is
+    another program, 'partywall-watch' (docs/watch-always.md).
 
     Exit code: 0 watched, 1 a saturated disk exceeded --latency three periods in a row, 2 bad disk, tenant or option,
     3 a saturated disk could not be judged, 4 there is no disk, 130 interrupted before the end of --for.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from partywall.core.record import JobRecord, Stream, Tabled
 from partywall.watch.job import WatchJob
+from partywall.watch.stalls.rule import OTHER
 
 Way = Literal["reads", "writes"]
 WAYS: tuple[Way, Way] = ("reads", "writes")
@@ -113,13 +114,41 @@ class Use(_Value):
         )
 
 
+class Pair(_Value):
+    """How long a victim waited for a resource because of a suspect (`stalls.rule`): by use, which is no proof.
+
+    suspect: a group; or itself, host, unknown or other.
+    """
+
+    victim: str
+    suspect: str
+    resource: str
+    stalled_ns: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.victim, self.suspect, self.resource
+
+    def __add__(self, later: Pair) -> Pair:
+        return self.model_copy(update={"stalled_ns": self.stalled_ns + later.stalled_ns})
+
+
+class Stalled(_Value):
+    """A group began to wait for others, or ceased to. at_ns: since the epoch. text: for people."""
+
+    at_ns: int
+    text: str
+    has_ended: bool = False
+
+
 class Span(_Value):
     """A period, or several that follow each other.
 
     at_ns: its end, in ns since the epoch. waited_ns: how long some task of a tenant, or of the host (HOST), waited for
     a disk (PSI). counted: disks that the kernel counts for each cgroup. left_out: how many tenants' uses are only in
     the sums of their disks. late: periods that were skipped because the reader was late. unread: disks that processes
-    may have used, whose bytes were not read in it.
+    may have used, whose bytes were not read in it. pairs: who waited for whom, in the
+    last pairs_ns of it, since groups were read before.
     """
 
     at_ns: int
@@ -131,6 +160,8 @@ class Span(_Value):
     left_out: int = 0
     late: int = 0
     unread: tuple[str, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    pairs_ns: int = 0
 
     def __add__(self, later: Span) -> Span:
         waited = {
@@ -147,17 +178,26 @@ class Span(_Value):
             left_out=max(self.left_out, later.left_out),
             late=self.late + later.late,
             unread=tuple(disk for disk in self.unread if disk in later.unread),
+            pairs=_added(self.pairs, later.pairs, lambda each: each.key),
+            pairs_ns=self.pairs_ns + later.pairs_ns,
         ).trimmed(USES_MAX)
 
     def trimmed(self, most: int) -> Span:
-        """With the uses of the most bytes, and the longest waits."""
-        if len(self.uses) <= most and len(self.waited_ns) <= most:
+        """With the uses of the most bytes, and the longest waits. The sum of the pairs stays."""
+        if len(self.uses) <= most and len(self.waited_ns) <= most and len(self.pairs) <= most:
             return self
         uses = sorted(self.uses, key=lambda use: -use.bytes)
         waits = sorted(self.waited_ns.items(), key=lambda wait: (wait[0] != HOST, -wait[1]))
         left_out = self.left_out + max(0, len(uses) - most)
+        pairs = sorted(self.pairs, key=lambda pair: -pair.stalled_ns)
+        rest = (pair.model_copy(update={"victim": OTHER, "suspect": OTHER}) for pair in pairs[most:])
         return self.model_copy(
-            update={"uses": tuple(uses[:most]), "waited_ns": dict(waits[:most]), "left_out": left_out}
+            update={
+                "uses": tuple(uses[:most]),
+                "waited_ns": dict(waits[:most]),
+                "left_out": left_out,
+                "pairs": _added(pairs[:most], rest, lambda each: each.key),
+            }
         )
 
 
@@ -386,6 +426,15 @@ class WaitRow(_At):
     waited_ns: int
 
 
+class PairRow(Pair, _At):
+    """Who waited for whom in a span."""
+
+
+def _pairs(span: Span) -> Iterator[PairRow]:
+    for pair in span.pairs:
+        yield PairRow.model_construct(at_ns=span.at_ns, length_ns=span.pairs_ns, **pair.model_dump())
+
+
 def _disks(span: Span) -> Iterator[DiskRow]:
     for disk in span.disks:
         yield DiskRow.model_construct(at_ns=span.at_ns, length_ns=span.length_ns, **disk.model_dump())
@@ -401,7 +450,7 @@ def _waits(span: Span) -> Iterator[WaitRow]:
         yield WaitRow.model_construct(at_ns=span.at_ns, length_ns=span.length_ns, tenant=tenant, waited_ns=waited_ns)
 
 
-Line = Span | Slow | Began | Paused
+Line = Span | Slow | Stalled | Began | Paused
 
 
 class WatchRecord(JobRecord[WatchJob]):
@@ -413,8 +462,9 @@ class WatchRecord(JobRecord[WatchJob]):
         Tabled("disks", Span, DiskRow, _disks),
         Tabled("tenants", Span, TenantRow, _tenants),
         Tabled("waits", Span, WaitRow, _waits),
+        Tabled("pairs", Span, PairRow, _pairs),
     )
-    stream = Stream[Line](span=Span, slow=Slow, began=Began, paused=Paused)
+    stream = Stream[Line](span=Span, slow=Slow, stalled=Stalled, began=Began, paused=Paused)
 
     def spans(self) -> Iterator[Span]:
         return (line for line in self.stream if isinstance(line, Span))

@@ -11,6 +11,7 @@ from partywall.core.report.value import Chart, Column, Lines, On, Report, Row, T
 from partywall.watch import sentences
 from partywall.watch.findings import WatchFindings
 from partywall.watch.record import HOST, REST, UNKNOWN, Disk, Period, Span, parts, shares
+from partywall.watch.stalls.said import FOR, SUSPECTS
 
 DISKS_DRAWN = 4
 TENANTS_BRIEF, TENANTS_LISTED = 5, 30
@@ -27,6 +28,11 @@ def _rate(key: str, row: Row) -> str:
 
 def _place(disk: str) -> str:
     return f"{disk} disks" if disk in PLACES.values() else disk
+
+
+def _suspect(name: str) -> str:
+    """A group, or what is not one, in words."""
+    return SUSPECTS.get(name, name)
 
 
 DISKS = (
@@ -54,6 +60,20 @@ TENANTS = (
     Column("operations_share", "share of operations", "%"),
     Column("waited", "waited", "%"),
 )
+PAIRS_BRIEF, PAIRS_LISTED, STALLS_LISTED = 5, 30, 100
+WORTH_SAYING = 0.02
+"""The share of the time from which a wait is in the headline."""
+BY_USE = (
+    "Time in which a group waited while others used what it waited for, divided by use. That is no proof: `partywall "
+    "blame` does the experiment."
+)
+PAIRS = (
+    Column("victim", "who waited", is_key=True),
+    Column("resource", "for", is_key=True, text=lambda row: FOR[row["resource"]]),
+    Column("suspect", "because of", is_key=True, text=lambda row: _suspect(row["suspect"])),
+    Column("stalled_s", "waited", "s"),
+    Column("stalled_share", "of the time", "%"),
+)
 TERMS = {
     "Slow": "The disk was busy for at least 90 % of each period, and its reads or writes took longer than the stated "
     "limit, or much longer than usual for this disk.",
@@ -67,6 +87,7 @@ TERMS = {
     "Waited": "The share of the time in which at least one task of the tenant waited for a disk (PSI).",
     "All disks, at most": "The kernel counts only the bytes that these processes ask for, on all disks together. "
     "Tenants together never did more than the disks.",
+    "Who waited for whom": BY_USE,
     "(unknown)": "Bytes that one of the tenants marked “at most” did, but which of them is not known.",
     "Not judged": "The disk was saturated before its usual latency was known, and no limit was stated.",
 }
@@ -77,6 +98,7 @@ def report(findings: WatchFindings) -> Report:
     whole, slow = findings.whole, findings.slow
     said = [sentences.sentence(each) for each in slow[:SLOW_LISTED]]
     more = max(0, len(slow) - SLOW_LISTED) + findings.dropped
+    waited = [each.text for each in findings.stalls[:STALLS_LISTED]]
     disks = [_disk(disk, whole.length_ns) | _slow(disk, findings) for disk in whole.disks]
     has_limit = findings.job.limit_ns is not None
     return Report(
@@ -87,6 +109,8 @@ def report(findings: WatchFindings) -> Report:
             Lines("slow", "When a disk was slow", said, more),
             Table("disks", "Disks", DISKS, disks, lead="Means over the whole time."),
             _tenants(whole),
+            _pairs(whole),
+            Lines("stalls", "When a group waited for others", waited, max(0, len(findings.stalls) - STALLS_LISTED)),
             *_charts(findings),
         ),
         notes=tuple(_notes(findings)),
@@ -96,6 +120,8 @@ def report(findings: WatchFindings) -> Report:
             "about": findings.about,
             "lacks": findings.lacks,
             "slow": slow,
+            "pairs": _pairs(whole).rows,
+            "stalls": findings.stalls,
             "dropped": findings.dropped,
             "gaps": findings.gaps,
             "ended": findings.ended,
@@ -117,7 +143,10 @@ def live(seen: Period) -> Report | None:
     unjudged = ", ".join(disk.disk for disk in span.disks if disk.unjudged_ns)
     blind = f"; not judged, because its usual latency is not known yet: {unjudged}" if unjudged else ""
     disks = Table("disks", "Disks", DISKS, [_disk(disk, span.length_ns) for disk in span.disks])
-    return Report(f"{slow or 'no disk is slow'}{blind}", sections=(disks, _tenants(span)))
+    return Report(
+        f"{slow or 'no disk is slow'}{_waits(span)}{blind}",
+        sections=(disks, _tenants(span), *([_pairs(span)] if span.pairs else [])),
+    )
 
 
 def headline(findings: WatchFindings) -> str:
@@ -125,13 +154,41 @@ def headline(findings: WatchFindings) -> str:
     length, blind = units.format_duration(findings.whole.length_ns), findings.unjudged
     if not findings.slow and blind:
         others = "; no other disk was slow" if len(findings.whole.disks) > len(blind) else ""
-        return f"Watched for {length}: {', '.join(blind)} could not be judged{others}"
+        return f"Watched for {length}: {', '.join(blind)} could not be judged{others}{_waits(findings.whole)}"
     if not findings.slow:
-        return f"Watched for {length}: no disk was slow"
+        return f"Watched for {length}: no disk was slow{_waits(findings.whole)}"
     disks = list(dict.fromkeys(slow.disk for slow in findings.slow))
     slow_ns = sum(slow.length_ns for slow in findings.slow)
     took = f"{units.counted(len(findings.slow) + findings.dropped, 'time')}, {units.format_duration(slow_ns)} in all"
-    return f"Watched for {length}: {', '.join(disks)} {'was' if len(disks) == 1 else 'were'} slow {took}"
+    were = "was" if len(disks) == 1 else "were"
+    return f"Watched for {length}: {', '.join(disks)} {were} slow {took}{_waits(findings.whole)}"
+
+
+def _waits(span: Span) -> str:
+    """The longest wait for another group, as the end of a sentence; nothing if none is worth saying."""
+    pairs = [pair for pair in span.pairs if pair.suspect not in SUSPECTS and pair.victim not in SUSPECTS]
+    longest = max(pairs, key=lambda pair: pair.stalled_ns, default=None)
+    if longest is None or longest.stalled_ns < WORTH_SAYING * span.pairs_ns:
+        return ""
+    share = f"{100 * longest.stalled_ns / span.pairs_ns:.0f} % of the time"
+    return f"; {longest.victim} waited for {FOR[longest.resource]} {share} because of {longest.suspect} (by use)"
+
+
+def _pairs(span: Span) -> Table:
+    """Who waited for whom, the longest waits first."""
+    rows = [
+        {
+            "victim": pair.victim,
+            "suspect": pair.suspect,
+            "resource": pair.resource,
+            "stalled_s": pair.stalled_ns / 1e9,
+            "stalled_share": pair.stalled_ns / span.pairs_ns,
+        }
+        for pair in sorted(span.pairs, key=lambda pair: -pair.stalled_ns)
+    ]
+    return Table(
+        "pairs", "Who waited for whom", PAIRS, rows, lead=BY_USE, in_rows=False, brief=PAIRS_BRIEF, most=PAIRS_LISTED
+    )
 
 
 def _notes(findings: WatchFindings) -> Iterator[str]:

@@ -119,7 +119,8 @@ class Calling(ABC):
             "machine": f"its processor is {rest}, and this Partywall is for {platform.machine()}; install one there",
             "no": f"Partywall could not be brought there: {rest}; free some space, or set partywall_ledger",
         }
-        raise Unreachable(f"{place.name}: {why.get(word, 'it did not say whether it has Partywall')}", is_lasting=True)
+        said = why.get(word, "it did not say whether it has Partywall")
+        raise Unreachable(f"{place.name}: {said}", is_lasting=word in why)
 
     def _output(self, place: Place, words: Sequence[str], given: bytes = b"") -> bytes:
         done = self._done(place, words, given)

@@ -15,19 +15,20 @@ from partywall.fleet.ledger.look import PID, ROOT
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
-FRESH_S, FAILED_S = 0.5, 3.0
-"""How long a listing is used, and how long a cluster is not asked again after it gave none."""
+FAILED_S = 3.0
+"""How long a cluster is not asked again after it gave no listing."""
 HOLD_S = 120
 """How long a job keeps its host without a run, so that files can come home."""
 # Whether a run of a ledger goes on: its keeper is there. A signal is sent to it. Arguments: root; run, or "" for any;
-# signal or "".
+# signal or ""; what must be in the keeper's environment, or "".
 KEEPER = (
     f"root=$1; {ROOT}; "
     'lease=$(cat "$root/lease.json" 2>/dev/null) || exit 1; '
-    'case $lease in *"\\"run\\": \\"$2"*) ;; *) exit 1;; esac; signal=$3; '
+    'case $lease in *"\\"run\\": \\"$2"*) ;; *) exit 1;; esac; signal=$3; mark=$4; '
     f'{PID}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
     'ticks=${lease#*\\"start_ticks\\": }; ticks=${ticks%%,*}; '
     'stat=$(cat "/proc/$pid/stat" 2>/dev/null) || exit 1; set -- ${stat##*) }; [ "${20}" = "$ticks" ] || exit 1; '
+    'case $mark in "") ;; *) tr "\\0" "\\n" < "/proc/$pid/environ" | grep -qxF "$mark" || exit 1;; esac; '
     'case $signal in "") ;; *) kill "-$signal" "$pid";; esac'
 )
 
@@ -38,22 +39,25 @@ def keeper_of(run: str) -> str:
 
 
 class Listed(Generic[T]):
-    """What a cluster says of all its hosts, which threads share. ask: asks for it, or raises Unreachable."""
+    """What a cluster says of all its hosts, which threads share.
 
-    def __init__(self, ask: Callable[[], T]) -> None:
-        self._ask, self._lock = ask, threading.Lock()
+    ask: asks for it, or raises Unreachable. fresh_s: how long it is used.
+    """
+
+    def __init__(self, ask: Callable[[], T], fresh_s: float) -> None:
+        self._ask, self._fresh_s, self._lock = ask, fresh_s, threading.Lock()
         self._known: T | Unreachable | None = None
         self._until = 0.0
 
     def now(self) -> T:
-        """The listing, as fresh as `FRESH_S`. Raises Unreachable."""
+        """The listing, no older than it may be. Raises Unreachable."""
         with self._lock:
             if self._known is None or time.monotonic() > self._until:
                 try:
                     self._known = self._ask()
                 except Unreachable as error:
                     self._known = error
-                self._until = time.monotonic() + (FAILED_S if isinstance(self._known, Unreachable) else FRESH_S)
+                self._until = time.monotonic() + (FAILED_S if isinstance(self._known, Unreachable) else self._fresh_s)
             if isinstance(self._known, Unreachable):
                 raise self._known
             return self._known

@@ -1,8 +1,8 @@
 """The engine for those who reach their hosts through a Dask cluster: its workers carry requests over ssh.
 
-Workers do not measure, and none is needed on a measured host. A request is a task that Dask may neither repeat nor
-keep: one that it loses is Unreachable, and the controller asks again. Dask's own promises would make other data: with
-its defaults, it ran a measurement on two hosts at once.
+Workers do not measure, and none is needed on a measured host. Dask promises that a task runs at least once: it repeats
+one whose worker is lost, and one that nobody waits for any more may still run. Both are harmless, because the ledger of
+the host begins an attempt once. What Dask loses is Unreachable, and the controller asks again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import functools
 import importlib
 import itertools
 import os
+import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from partywall import __version__
-from partywall.errors import CapabilityError, Problem, UsageError
+from partywall.errors import CapabilityError, PartywallError, Problem, UsageError
 from partywall.fleet.engines import engine as engines
 from partywall.fleet.engines.calling import TIMEOUT_S
 from partywall.fleet.engines.engine import Engine, Unreachable
@@ -28,8 +30,8 @@ T = TypeVar("T", State, Look)
 VARIABLE = "DASK_SCHEDULER_ADDRESS"
 """What Dask itself reads. `dask_scheduler` of the inventory goes before it."""
 JOINS_S = 10.0
-ANSWERS_S = 2 * TIMEOUT_S
-"""How long a task may take: one request may first bring Partywall to the host."""
+ANSWERS_S = 4 * TIMEOUT_S
+"""How long a task may take: it may be asked, bring Partywall in two steps, and be asked again."""
 
 
 class Dask:
@@ -37,8 +39,13 @@ class Dask:
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = {place.name: place for place in places}
-        self._client = _joined(_address(places))
-        self._numbers, self._of = itertools.count(1), f"partywall-{os.getpid()}-{id(self)}"
+        for place in places:
+            if place.variables.get("dask_carries") == "dask":
+                said = f"{place.name}: dask_carries is what workers use, and cannot be dask"
+                raise UsageError(Problem(said, "leave it out for ssh", key="dask_carries"))
+        self._address = _address(places)
+        self._client, self._lock = _joined(self._address), threading.Lock()
+        self._numbers, self._of = itertools.count(1), f"partywall-{secrets.token_hex(8)}"
 
     def hosts(self) -> Sequence[Place]:
         return tuple(self._places.values())
@@ -57,14 +64,20 @@ class Dask:
 
     def _carried(self, host: str, verb: Callable[..., T], *given: Any) -> T:
         """Asks a worker to carry a request. Unreachable if it is lost on the way."""
-        future = self._client.submit(
-            carried, __version__, self._places[host], verb.__name__, *given,
-            key=f"{self._of}-{next(self._numbers)}", pure=False, retries=0,
-        )  # fmt: skip
+        future = None
         try:
+            future = self._connected(host).submit(
+                carried, __version__, self._places[host], verb.__name__, *given,
+                key=f"{self._of}-{next(self._numbers)}", pure=False, retries=0,
+            )  # fmt: skip
             answer: T = future.result(timeout=ANSWERS_S)
         except Unreachable:
             raise
+        except PartywallError as error:
+            raise Unreachable(f"{host}: {error}", is_lasting=True) from None
+        except ImportError as error:
+            said = f"a worker lacks {error.name}; install Partywall {__version__} on all workers"
+            raise Unreachable(f"{host}: {said}", is_lasting=True) from None
         # Dask has a dozen exceptions of its own, and says a lost task with any of them.
         except Exception as error:  # noqa: BLE001
             why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".rstrip(": ")
@@ -72,7 +85,19 @@ class Dask:
         else:
             return answer
         finally:
-            future.release()
+            if future is not None:
+                future.release()
+
+    def _connected(self, host: str) -> Any:
+        """The client. One that has given its scheduler up, some seconds after it was gone, is made again."""
+        with self._lock:
+            if self._client.status == "closed":
+                try:
+                    self._client = _joined(self._address)
+                except CapabilityError as error:
+                    # It answered before, so it may again.
+                    raise Unreachable(f"{host}: {error}") from None
+            return self._client
 
 
 def carried(version: str, place: Place, verb: str, *given: Any) -> Any:

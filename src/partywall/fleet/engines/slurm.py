@@ -33,6 +33,7 @@ BEGINS_S = 10.0
 UNASKED_S = 4.0
 """What is said to be left of a lease that is still to be asked for: less than half of the shortest one."""
 LOOK_S = 0.5
+"""How old what is known of jobs may be, and how often it is looked whether one has begun."""
 SHORT_MIN = 5
 """The limit of a job that is one request, in minutes."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
@@ -120,7 +121,7 @@ class Slurm(Calling):
 
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__(places)
-        self._listed = Listed(self._list)
+        self._listed = Listed(self._list, LOOK_S)
         self._command = Command("slurm-client", "scontrol ping", _LASTING, self.environment())
 
     def ensure(self, host: str, order: Order, token: int) -> State:

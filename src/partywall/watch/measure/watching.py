@@ -13,13 +13,14 @@ from partywall.clock import Clock
 from partywall.events import Emit, Left, Note, Seen
 from partywall.watch import sentences
 from partywall.watch.measure import reading
-from partywall.watch.record import Paused, Period, Slow, Span, WatchRecord
+from partywall.watch.measure.waits import Waits
+from partywall.watch.record import Paused, Period, Slow, Span, Stalled, WatchRecord
 from partywall.watch.rule import Rule
 
 SPANS = 3600
 DETAILS = 20_000
 SLOW_MAX = 5000
-"""The most slow times that a record keeps. Others are shown and counted."""
+"""The most slow times that a record keeps, and the most waits. Others are shown, and slow times are counted."""
 USES_KEPT = 50
 """The most tenants in a span of the record."""
 
@@ -32,7 +33,7 @@ class Course:
         self._rules: dict[str, Rule] = {}
         self._sum: Span | None = None
         self._open: Span | None = None
-        self._periods = self._details = self._slow = self.dropped = 0
+        self._periods = self._details = self._slow = self._stalls = self.dropped = 0
         self._written = sum(1 for _ in record.spans())
 
     def take(self, span: Span) -> Period:
@@ -77,6 +78,13 @@ class Course:
             self._sum = self._open if self._sum is None else self._sum + self._open
         self.flush()
 
+    def stalled(self, stalled: Stalled) -> None:
+        """A group begins to wait for others, or ceases to."""
+        self._emit(Note(stalled.text, is_warning=not stalled.has_ended))
+        self._stalls += 1
+        if self._stalls <= SLOW_MAX:
+            self._record.stream.append(stalled)
+
     def _tell(self, slow: Slow) -> None:
         has_ended = slow.end_ns is not None
         self._emit(Note(sentences.sentence(slow), is_warning=not has_ended))
@@ -90,11 +98,19 @@ class Course:
 
 
 def watch(
-    record: WatchRecord, reader: reading.Reader, for_ns: int | None, emit: Emit, clock: Clock, wall: Callable[[], int]
+    course: Course,
+    record: WatchRecord,
+    reader: reading.Reader,
+    waits: Waits,
+    for_ns: int | None,
+    emit: Emit,
+    clock: Clock,
+    wall: Callable[[], int],
 ) -> None:
     """Watches for some time, or until it is interrupted. What was seen is in the record even then."""
-    course, every_ns = Course(record, emit), record.job.every_ns
+    every_ns = record.job.every_ns
     before = reader.read(clock.now_ns())
+    waits.take(before.time_ns)
     due_ns = before.time_ns
     end_ns = None if for_ns is None else due_ns + for_ns
     try:
@@ -105,11 +121,14 @@ def watch(
             after = reader.read(clock.now_ns())
             for text in reader.gone():
                 emit(Note(text, is_warning=True))
-            seen = course.take(reading.span(before, after, wall(), late))
+            pairs, pairs_ns = waits.take(after.time_ns)
+            span = reading.span(before, after, wall(), late)
+            seen = course.take(span.model_copy(update={"pairs": pairs, "pairs_ns": pairs_ns}))
             before = after
             emit(Seen(seen, is_kept=seen.kept))
             if end_ns is not None and seen.kept:
                 emit(Left(max(0, end_ns - before.time_ns) / 1e9))
     finally:
+        waits.close()
         course.end()
         record.stream.append(Paused(dropped=course.dropped))

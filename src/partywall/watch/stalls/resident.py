@@ -10,6 +10,7 @@ It is a program of its own: 'partywall watch' follows disks and their tenants, a
   --port PORT        serve /metrics (OpenMetrics) and /ready; 0 takes a free port
   --address ADDRESS  where to serve them, by default 127.0.0.1: this host alone
   --prometheus FILE  write the metrics every 15 s, for node_exporter's textfile collector
+  --otlp URL         send them every 15 s to a collector of OpenTelemetry on HTTP, e.g. http://127.0.0.1:4318
   --ring FOLDER      keep the last hour there, at most 4 MiB
   --from SHARE       a stall begins above this share of the time, by default 10%
   --for DURATION     end after it, e.g. 10m; by default it goes on until a signal
@@ -32,7 +33,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -47,6 +48,7 @@ from partywall.watch.stalls.detect import FROM
 from partywall.watch.stalls.reading import PAGE, RESOURCES, Lack, Reader
 from partywall.watch.stalls.ring import Ring
 from partywall.watch.stalls.serving import OPEN_METRICS, PLAIN, Answer, Server
+from partywall.watch.stalls.totals import Family
 from partywall.watch.stalls.watching import Watching
 
 FILE_NS = 15_000_000_000
@@ -54,6 +56,8 @@ GATE_NS = 1_000_000_000
 SLOW_NS = QUIET_NS + GATE_NS
 """Periods that are longer break the promise that a stall is found within some seconds."""
 INTERRUPTED = 130
+TRIED = {"file": "written", "ring": "written", "collector": "reached"}
+"""What can fail for a while, and what is tried again."""
 PROGRAM = "partywall-watch"
 SEE_HELP = f"see {PROGRAM} --help"
 
@@ -65,6 +69,7 @@ class Options:
     port: int | None = None
     address: str = "127.0.0.1"
     file: Path | None = None
+    otlp: str = ""
     ring: Path | None = None
     threshold: float = FROM
     for_ns: int | None = None
@@ -117,6 +122,12 @@ def _address(text: str) -> str:
     raise ValueError(f"{text!r} is not an address; write for example 127.0.0.1")
 
 
+def _collector(text: str) -> str:
+    from partywall.watch.stalls.otlp import Collector  # noqa: PLC0415
+
+    return str(Collector.parsed(text))
+
+
 def _share(text: str) -> float:
     share = units.parse_share(text)
     if not 0 < share <= 1:
@@ -134,6 +145,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "--port": ("port", _port),
     "--address": ("address", _address),
     "--prometheus": ("file", Path),
+    "--otlp": ("otlp", _collector),
     "--ring": ("ring", Path),
     "--from": ("threshold", _share),
     "--for": ("for_ns", _duration),
@@ -149,13 +161,16 @@ class Resident:
         self._options, self._reader, self._say = options, reader, say
         self._clock = Monotonic()
         self._unwritten: dict[str, Lack] = {}
-        self._has_more = any(each is not None for each in (options.port, options.file, options.ring))
+        self._has_more = bool(options.otlp) or any(
+            each is not None for each in (options.port, options.file, options.ring)
+        )
         keep = None if options.ring is None else self._keep(options.ring)
-        self._watching = Watching(self._tell, time.time_ns, options.threshold, keep)
+        self._watching = Watching(lambda _stall, _at, text: self._tell(text), time.time_ns, options.threshold, keep)
         self._server = None if options.port is None else Server(options.address, options.port, self._answer)
         if self._server is not None:
             self._tell(f"metrics: http://{options.address}:{self._server.port}/metrics")
         self._read_ns = self._written_ns = 0
+        self._began_ns = time.time_ns()
         self._is_slow = self._is_over = False
         self._said: set[str] = set()
         self._lacks: list[Lack] = []
@@ -202,9 +217,17 @@ class Resident:
         self._read(now_ns, asked)
         self._budget.has_read(_spent_ns() - spent_ns)
         self._judge_period(since_ns)
-        if self._options.file is not None and now_ns - self._written_ns >= FILE_NS:
+        if now_ns - self._written_ns >= FILE_NS:
             self._written_ns = now_ns
-            self._attempt("file", self._options.file, functools.partial(self._write, self._options.file))
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """The metrics to where they are kept."""
+        options = self._options
+        if options.file is not None:
+            self._attempt("file", options.file, functools.partial(self._write, options.file))
+        if options.otlp:
+            self._attempt("collector", options.otlp, functools.partial(self._send, options.otlp))
 
     def _read(self, now_ns: int, asked: Iterable[str]) -> None:
         if self._reader.look(now_ns):
@@ -262,8 +285,8 @@ class Resident:
             made_ns, text = self._text = self._clock.now_ns(), self.text(is_open=True)
         return text
 
-    def text(self, *, is_open: bool) -> str:
-        """The metrics."""
+    def _families(self) -> Iterator[Family]:
+        """The metrics but for the pairs."""
         watching = self._watching
         own = {
             "ready": int(not self.unready()),
@@ -273,8 +296,21 @@ class Resident:
             "resident_bytes": _resident_bytes(),
         }
         lacks = {lack.what for lack in self.lacks()}
-        lines = watching.totals.lines(watching.host, watching.detector.now, own, lacks, is_open=is_open)
+        return watching.totals.families(watching.host, watching.detector.now, own, lacks)
+
+    def text(self, *, is_open: bool) -> str:
+        """The metrics."""
+        lines = self._watching.totals.lines(self._families(), is_open=is_open)
         return "\n".join([*lines, *(["# EOF"] if is_open else []), ""])
+
+    def _send(self, url: str) -> None:
+        """Sends the metrics to a collector of OpenTelemetry. Without the option, nothing of it is loaded."""
+        from partywall.watch.stalls import otlp  # noqa: PLC0415
+
+        about = {"service.name": PROGRAM, "service.version": __version__, "host.name": socket.gethostname()}
+        pairs = self._watching.totals.pairs()
+        content = otlp.document(self._families(), pairs, about, self._began_ns, time.time_ns())
+        otlp.Collector.parsed(url).send(content)
 
     def _write(self, file: Path) -> None:
         write_whole(file, self.text(is_open=False), 0o644)
@@ -296,24 +332,23 @@ class Resident:
         else:
             self._unwritten.pop("lines", None)
 
-    def _attempt(self, what: str, place: Path, write: Callable[[], None]) -> None:
+    def _attempt(self, what: str, place: Path | str, write: Callable[[], None]) -> None:
         """Writes to a disk that may be full for a while. That ends nothing, and it is tried again the next time."""
         try:
             write()
         except OSError as error:
-            text = f"the {what} {place} cannot be written: {error.strerror}; it is tried again"
+            text = f"the {what} {place} cannot be {TRIED[what]}: {error.strerror or error}; it is tried again"
             if what not in self._unwritten:
                 self._tell(f"missing: {text}")
             self._unwritten[what] = Lack(what, text)
         else:
             if self._unwritten.pop(what, None):
-                self._tell(f"the {what} can be written again")
+                self._tell(f"the {what} can be {TRIED[what]} again")
 
     def _end(self) -> None:
         if self._options.ring is not None:
             self._watching.keep(self._clock.now_ns())
-        if self._options.file is not None:
-            self._attempt("file", self._options.file, functools.partial(self._write, self._options.file))
+        self._hand_out()
         if self._server is not None:
             self._server.close()
         self._reader.close()

@@ -7,7 +7,8 @@ that has not grown for an hour gives its room to another pair, and disappears.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from partywall.core.report.prometheus import family, sample
 from partywall.watch.stalls.detect import Stall
@@ -24,6 +25,17 @@ STALLED = (
 )
 Key = tuple[str, str, str]
 """Victim, suspect, resource."""
+
+
+class Family(NamedTuple):
+    """A metric. kind: counter or gauge. samples: labels and a value."""
+
+    name: str
+    about: str
+    kind: str
+    samples: Sequence[tuple[Mapping[str, str], float]]
+
+
 HOST = {
     "steal_ns": ("steal_seconds", "CPU time that the hypervisor gave to others.", 1e9),
     "softirq_ns": ("softirq_seconds", "CPU time of soft interrupts, network packets among them.", 1e9),
@@ -95,24 +107,25 @@ class Totals:
         """The sums in ns."""
         return self._sums
 
-    def lines(
-        self, host: HostCount, now: list[Stall], own: Mapping[str, float], lacks: Iterable[str], *, is_open: bool
-    ) -> Iterator[str]:
-        """The metrics, without an end. own: figures of the watch itself; lacks: kinds. is_open: as OpenMetrics."""
-        yield from family(PAIRS, STALLED, "counter", self._samples(), is_open=is_open)
+    def families(
+        self, host: HostCount, now: list[Stall], own: Mapping[str, float], lacks: Iterable[str]
+    ) -> Iterator[Family]:
+        """All metrics but the pairs. own: figures of the watch itself; lacks: kinds."""
         for field, (name, about, scale) in HOST.items():
-            value = getattr(host, field) / scale
-            yield from family(f"partywall_host_{name}_total", about, "counter", [({}, value)], is_open=is_open)
-        going_on = [({"victim": stall.victim, "resource": stall.resource}, 1) for stall in now]
-        yield from family("partywall_stall", "1 while the victim waits for others.", "gauge", going_on, is_open=is_open)
-        begun = "Stalls that began since the start."
-        yield from family("partywall_stalls_total", begun, "counter", [({}, self.stalls)], is_open=is_open)
+            yield Family(f"partywall_host_{name}_total", about, "counter", [({}, getattr(host, field) / scale)])
+        going_on = [({"victim": stall.victim, "resource": stall.resource}, 1.0) for stall in now]
+        yield Family("partywall_stall", "1 while the victim waits for others.", "gauge", going_on)
+        yield Family("partywall_stalls_total", "Stalls that began since the start.", "counter", [({}, self.stalls)])
         for name, value in own.items():
-            about = OWN[name]
             kind = "counter" if name.endswith("_total") else "gauge"
-            yield from family(f"partywall_watch_{name}", about, kind, [({}, value)], is_open=is_open)
-        missing = [({"what": what}, 1) for what in sorted(lacks)]
-        yield from family("partywall_watch_lacks", LACKS, "gauge", missing, is_open=is_open)
+            yield Family(f"partywall_watch_{name}", OWN[name], kind, [({}, value)])
+        yield Family("partywall_watch_lacks", LACKS, "gauge", [({"what": what}, 1.0) for what in sorted(lacks)])
+
+    def lines(self, families: Iterable[Family], *, is_open: bool) -> Iterator[str]:
+        """The pairs and these metrics as text, without an end. is_open: as OpenMetrics."""
+        yield from family(PAIRS, STALLED, "counter", self._samples(), is_open=is_open)
+        for each in families:
+            yield from family(*each, is_open=is_open)
 
 
 LACKS = "1 for each thing that this host does not show, or that the watch cannot write now; /ready says more."

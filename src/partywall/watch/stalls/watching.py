@@ -19,17 +19,18 @@ RING_PAIRS = 50
 class Watching:
     """What is known of the groups so far.
 
-    say: takes a line for people; wall: ns since the epoch; ring: takes a time and a line for the last hour.
+    tell: takes a stall that begins or ends, ns since the epoch, and a line for people; wall: ns since the epoch; ring:
+    takes a time and a line for the last hour.
     """
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        tell: Callable[[Stall, int, str], None],
         wall: Callable[[], int],
         threshold: float,
         ring: Callable[[int, dict[str, Any]], None] | None = None,
     ) -> None:
-        self._say, self._wall, self._ring = say, wall, ring
+        self._say, self._wall, self._ring = tell, wall, ring
         self.differences = Differences()
         self.detector = Detector(threshold)
         self.totals = Totals()
@@ -73,7 +74,7 @@ class Watching:
         at_ns = self._wall()
         self.totals.stalls += not stall.has_ended
         text = sentence(stall, at_ns)
-        self._say(text)
+        self._say(stall, at_ns, text)
         if self._ring is not None:
             self._ring(at_ns, {"stall": text})
 

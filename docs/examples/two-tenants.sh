@@ -2,6 +2,7 @@
 # Two tenants behind a bridge and a link of 100 Mbit/s, each with an endless TCP stream to a sink. Needs root and iperf3.
 #   two-tenants.sh COMMAND...   runs a command beside them, and removes everything afterwards
 set -e
+command -v iperf3 > /dev/null || { echo 'two-tenants.sh needs iperf3: apt install iperf3' >&2; exit 1; }
 trap 'kill $streams 2>/dev/null || true; for name in shop batch sink; do ip netns del "$name" || true; done
       ip link del br-tenants || true' EXIT
 ip link add br-tenants type bridge

@@ -76,7 +76,8 @@ def _screen(rows: PaperRows, stated: Sequence[Stated]) -> Iterator[str]:
     lines = [[each.row.id, _finding(each), f"**{each.outcome}**", _first(each.why)] for each in main]
     yield table(["row", "main finding of the paper", "outcome", "here"], lines)
     page = f"papers/{rows.name}.md"
-    differs = f"[{counted(len(rows.deviations), 'thing')} that differ from the paper]({page}#what-differs-from-the-paper)"
+    what = f"{counted(len(rows.deviations), 'thing')} that differ from the paper"
+    differs = f"[{what}]({page}#what-differs-from-the-paper)"
     yield f"[All {len(stated)} rows, figures and tables]({page}){f', and {differs}' if rows.deviations else ''}"
 
 

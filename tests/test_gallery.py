@@ -50,7 +50,7 @@ def test_the_page_is_what_the_examples_gave():
 
 def test_every_example_file_is_used_by_an_example_or_a_page():
     used = {Path(file).name for example in EVERY for file in example.files}
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    pages = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     files = [file.name for file in (ROOT / "docs/examples").iterdir()]
     tests = (ROOT / "tests/labs/test_site.py").read_text(encoding="utf-8")
     assert [name for name in files if name not in used and name not in pages and name not in tests] == []

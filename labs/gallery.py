@@ -38,9 +38,14 @@ HEAD = """\
 # Gallery
 
 Short examples, each with the question that it answers, what was found when it ran last, and what it taught. Copy a file
-and change it. Commands that need root say `sudo`.
+and change it.
 
-The figures are of one machine with two CPUs that it shares with others. Yours will be other ones.
+Run them in the top folder of a clone. `sudo` does not find a Partywall of pipx, uv or `.venv`: write
+`sudo env "PATH=$PATH"` in its place, and `sudo -v` before lines that end in `&`. Containers need crun or runc,
+`two-tenants.sh` needs iperf3, and `migrate` needs QEMU. What runs in the background ends by itself after some minutes,
+or with `kill %1`.
+
+The figures are of one machine with two CPUs that it shares with others, and of runs as root. Yours will be other ones.
 """.strip()
 
 

@@ -9,14 +9,20 @@ for top in /sys/fs/cgroup /sys/fs/cgroup/cpu /sys/fs/cgroup/cpuacct /sys/fs/cgro
         groups="$groups $top/$name"
     fi
 done
-# The command gets the signal too.
-trap : TERM INT
 (
     for group in $groups; do
         echo 0 > "$group/cgroup.procs"
     done
     exec "$@"
 ) &
-until wait $!; code=$?; ! kill -0 $! 2>/dev/null; do :; done
+child=$!
+# A signal for this script is one for the command.
+trap 'kill -TERM "$child" 2> /dev/null' TERM INT
+wait "$child"
+code=$?
+while kill -0 "$child" 2> /dev/null; do
+    wait "$child"
+    code=$?
+done
 rmdir $groups 2>/dev/null
 exit "$code"

@@ -3,6 +3,15 @@
 #   two-tenants.sh COMMAND...   runs a command beside them, and removes everything afterwards
 set -e
 command -v iperf3 > /dev/null || { echo 'two-tenants.sh needs iperf3: apt install iperf3' >&2; exit 1; }
+for name in shop batch sink; do
+    [ ! -e "/run/netns/$name" ] || { echo "two-tenants.sh: there is a namespace $name already" >&2; exit 1; }
+done
+for link in br-tenants shop0 batch0 up0; do
+    [ ! -e "/sys/class/net/$link" ] || { echo "two-tenants.sh: there is an interface $link already" >&2; exit 1; }
+done
+streams=
+trap 'exit 130' INT
+trap 'exit 143' TERM
 trap 'kill $streams 2>/dev/null || true; for name in shop batch sink; do ip netns del "$name" || true; done
       ip link del br-tenants || true' EXIT
 ip link add br-tenants type bridge

@@ -301,7 +301,7 @@ def excluded(pair: Comparison) -> str:
     return (
         f"{what} above {100 * possible:.2g} % is excluded"
         if possible < 1
-        else f"{what} above {possible:.2g} times is excluded"
+        else f"{what} to more than {possible + 1:.3g} times is excluded"
     )
 
 

@@ -23,7 +23,7 @@ STEADY = 0.05
 ALIKE = 0.1
 """Measured values are alike if the whole interval of their ratio is within this share of 1."""
 
-FEWEST_RANKED = 2
+FEWEST_RANKED, SMALLEST = 2, 0.01
 
 SIZE = 2.0
 """A difference has the stated size if its whole interval is within this factor of it, up or down."""
@@ -224,7 +224,10 @@ def sentence(comparison: Comparison) -> str:
 
 
 def _ratio_text(ratio: Number) -> str:
-    return f"{ratio.value:.3g}" if ratio.value is not None else str(ratio)
+    if ratio.value is None:
+        return str(ratio)
+    # A difference of less than half a percent is one all the same.
+    return f"{ratio.value:.{3 if abs(ratio.value - 1) > SMALLEST else 5}g}"
 
 
 def _claims(beside: Beside) -> Iterator[Pair]:

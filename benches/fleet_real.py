@@ -1,6 +1,6 @@
 """Is the one bad host of three named, on real hosts? Over ssh to three guests, and on three nodes of a real Slurm.
 
-One host of three has a CPU limit that nobody told the fleet of: a tenth of a CPU, in parts shorter than a slot. From an
+One host of three has a CPU limit that nobody told the fleet of: a fifth of a CPU, in parts shorter than a slot. From an
 inventory to the report: every host is measured once, by its own ledger, and that one is named as worse. The guests are
 stock Debian in QEMU, which get Partywall as a wheel. The nodes of Slurm are this host, each with a ledger of its own;
 the limit is that of the cgroup of one slurmd.
@@ -40,11 +40,11 @@ partywall: 1
 name: one-neighbour
 victims: {integer: {probe: integer}}
 aggressors: {busy: {stressor: integer}}
-budget: 15s
+budget: 8s
 """
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 CPU = Path("/sys/fs/cgroup/cpu")
-PERIOD_US, QUOTA_US = 10_000, 1_000
+PERIOD_US, QUOTA_US = 10_000, 2_000
 PLANTS = {"none": "no host has a limit"}
 
 
@@ -92,7 +92,7 @@ def found(how: str, result: Mapping[str, Any], seconds: float, ledgers: Mapping[
 
 @contextlib.contextmanager
 def small(is_planted: bool) -> Iterator[Path | None]:
-    """A cgroup that gets a tenth of one CPU; none if nothing is limited."""
+    """A cgroup that gets a fifth of one CPU; none if nothing is limited."""
     if not is_planted:
         yield None
         return

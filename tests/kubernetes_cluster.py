@@ -21,6 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
 
 from partywall.host import free_port
 
@@ -254,7 +255,9 @@ class KubernetesCluster:
 
         async def give(channel, stream):
             while content := await stream.read(1 << 16):
-                await socket.send_bytes(bytes([channel]) + content)
+                # Who asked may be gone.
+                with contextlib.suppress(WebSocketDisconnect):
+                    await socket.send_bytes(bytes([channel]) + content)
 
         taking = asyncio.ensure_future(take())
         await asyncio.gather(give(1, process.stdout), give(2, process.stderr))
@@ -264,8 +267,9 @@ class KubernetesCluster:
         if code:
             causes = [{"reason": "ExitCode", "message": str(code)}]
             said = {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
-        await socket.send_bytes(b"\x03" + json.dumps(said).encode())
-        await socket.close()
+        with contextlib.suppress(WebSocketDisconnect):
+            await socket.send_bytes(b"\x03" + json.dumps(said).encode())
+            await socket.close()
 
     def _as_usual(self):
         self.starts, self.waits, self.refuses, self.limits, self.is_down = 1, "", "", {}, False

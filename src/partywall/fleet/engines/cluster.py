@@ -28,7 +28,8 @@ KEEPER = (
     f'{PID}; case $pid in ""|*[!0-9]*) exit 1;; esac; '
     'ticks=${lease#*\\"start_ticks\\": }; ticks=${ticks%%,*}; '
     'stat=$(cat "/proc/$pid/stat" 2>/dev/null) || exit 1; set -- ${stat##*) }; [ "${20}" = "$ticks" ] || exit 1; '
-    'case $mark in "") ;; *) tr "\\0" "\\n" < "/proc/$pid/environ" | grep -qxF "$mark" || exit 1;; esac; '
+    'case $mark in "") ;; *) '
+    '{ tr "\\0" "\\n" < "/proc/$pid/environ" | grep -qxF "$mark"; } 2>/dev/null || exit 1;; esac; '
     'case $signal in "") ;; *) kill "-$signal" "$pid";; esac'
 )
 

@@ -99,7 +99,7 @@ def report(findings: WatchFindings) -> Report:
     said = [sentences.sentence(each) for each in slow[:SLOW_LISTED]]
     more = max(0, len(slow) - SLOW_LISTED) + findings.dropped
     waited = [each.text for each in findings.stalls[:STALLS_LISTED]]
-    disks = [_disk(disk, whole.length_ns) | _slow(disk, findings) for disk in whole.disks]
+    disks, pairs = [_disk(disk, whole.length_ns) | _slow(disk, findings) for disk in whole.disks], _pairs(whole)
     has_limit = findings.job.limit_ns is not None
     return Report(
         headline(findings),
@@ -109,7 +109,7 @@ def report(findings: WatchFindings) -> Report:
             Lines("slow", "When a disk was slow", said, more),
             Table("disks", "Disks", DISKS, disks, lead="Means over the whole time."),
             _tenants(whole),
-            _pairs(whole),
+            pairs,
             Lines("stalls", "When a group waited for others", waited, max(0, len(findings.stalls) - STALLS_LISTED)),
             *_charts(findings),
         ),
@@ -120,7 +120,7 @@ def report(findings: WatchFindings) -> Report:
             "about": findings.about,
             "lacks": findings.lacks,
             "slow": slow,
-            "pairs": _pairs(whole).rows,
+            "pairs": pairs.rows,
             "stalls": findings.stalls,
             "dropped": findings.dropped,
             "gaps": findings.gaps,

@@ -10,7 +10,7 @@ import re
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from partywall import __version__
 from partywall.fleet.engines.engine import Unreachable
@@ -29,6 +29,9 @@ MODULE = "partywall.fleet.ledger"
 
 class Calling(ABC):
     """An engine that starts a program for each request."""
+
+    OWN_WORDS: ClassVar[re.Pattern[str] | None] = None
+    """What that program says of a command that it has carried out and that failed, beside the command's own words."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = {place.name: place for place in places}
@@ -137,7 +140,7 @@ class Calling(ABC):
         argv = self.argv(place, shell(words, place, self._brought.get(place.name, "")), begins=begins)
         timeout_s = TIMEOUT_S + len(given) / SLOWEST_BPS
         try:
-            return subprocess.run(
+            done = subprocess.run(
                 argv, input=given, capture_output=True, timeout=timeout_s, check=False, env=self.environment()
             )
         except subprocess.TimeoutExpired:
@@ -145,6 +148,10 @@ class Calling(ABC):
             raise Unreachable(f"{place.name}: {why}") from None
         except OSError as error:
             raise Unreachable(f"{place.name}: {argv[0]}: {error.strerror}", is_lasting=True) from None
+        if self.OWN_WORDS is not None:
+            lines = done.stderr.decode(errors="replace").split("\n")
+            done.stderr = "\n".join(line for line in lines if not self.OWN_WORDS.match(line)).encode()
+        return done
 
     def _meaning(self, place: Place, said: str, code: int) -> str:
         last = said.rpartition("\n")[2]

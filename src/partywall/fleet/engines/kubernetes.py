@@ -51,7 +51,6 @@ UNUSED = ("ansible_become", "ansible_become_user", "ansible_python_interpreter")
 ASKED = "/tmp/partywall-asked"  # noqa: S108 - of the container alone
 RIGHTS = "see docs/fleet.md for the rights that your account needs"
 _LASTING = re.compile(r"Forbidden|NotFound|Invalid|BadRequest|logged in|no such host|does not exist")
-# What kubectl says of a command that it has carried out, and that failed.
 _ENDED = re.compile(r"command terminated with exit code \d+|Defaulted container .*")
 _OWN = re.compile(r"error: |Error from server|Unable to connect|The connection to the server|E\d{4} ")
 # Why a container cannot start, however long one waits. A registry may answer later.
@@ -126,6 +125,8 @@ class Pod:
 class Kubernetes(Calling):
     """Nodes of a cluster, by their names or `kubernetes_node`. `kubernetes_args` are options of kubectl."""
 
+    OWN_WORDS = _ENDED
+
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__([_of_pod(place) for place in places])
         first = _kubectl(places[0]) if places else ["kubectl"]
@@ -167,8 +168,6 @@ class Kubernetes(Calling):
         self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
     ) -> subprocess.CompletedProcess[bytes]:
         done = super()._done(place, words, given, begins=begins)
-        lines = done.stderr.decode(errors="replace").split("\n")
-        done.stderr = "\n".join(line for line in lines if not _ENDED.match(line)).encode()
         if done.returncode != 0:
             # Its pod may have ended.
             self._listed[_where(place)].forget()
@@ -188,7 +187,7 @@ class Kubernetes(Calling):
             if waiting is not None and waiting.why.startswith(_NEVER):
                 remedy = "set kubernetes_image to an image that the node can get"
                 self._refuse(place, f"its pod {waiting.name} cannot start ({waiting.why}); {remedy}")
-            if refused := next((each for each in pods if owner == each.owner and _is_refused(each)), None):
+            if refused := next((each for each in pods if owner and owner == each.owner and _is_refused(each)), None):
                 self._refuse(place, f"the node refused its pod ({refused.why or refused.phase})")
             if waiting is None and not owner:
                 owner = self._started(place, pods, made)

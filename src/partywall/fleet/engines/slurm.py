@@ -41,7 +41,6 @@ OVER = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
 )
-# What Slurm says of a command that it has carried out, and that failed.
 _TASKS = re.compile(r"srun: (?:error: \S+ tasks? [\d,-]+: (?:Exited|Killed|Terminated)|Terminating ).*")
 _BUSY = "Requested nodes are busy"
 _LASTING = re.compile(r"invalid|not configured|unknown|not permitted|denied|requires", re.IGNORECASE)
@@ -118,6 +117,8 @@ class Job:
 
 class Slurm(Calling):
     """Nodes of a cluster, by their names or `slurm_node`. `slurm_args` are further options, such as --partition."""
+
+    OWN_WORDS = _TASKS
 
     def __init__(self, places: Sequence[Place]) -> None:
         super().__init__(places)
@@ -197,14 +198,6 @@ class Slurm(Calling):
     def environment(self) -> Mapping[str, str]:
         """Without what belongs to a job that this may run in, and to Partywall here."""
         return {name: value for name, value in os.environ.items() if not name.startswith(_OWN) or name == "SLURM_CONF"}
-
-    def _done(
-        self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
-    ) -> subprocess.CompletedProcess[bytes]:
-        done = super()._done(place, words, given, begins=begins)
-        lines = done.stderr.decode(errors="replace").split("\n")
-        done.stderr = "\n".join(line for line in lines if not _TASKS.match(line)).encode()
-        return done
 
     def _is_held(self, host: str, run: str) -> bool:
         """Whether another run of ours goes on there, whose ledger would refuse this one."""

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from partywall import __version__, streams, units
 from partywall.clock import Monotonic
@@ -50,6 +50,9 @@ from partywall.watch.stalls.ring import Ring
 from partywall.watch.stalls.serving import OPEN_METRICS, PLAIN, Answer, Server
 from partywall.watch.stalls.totals import Family
 from partywall.watch.stalls.watching import Watching
+
+if TYPE_CHECKING:
+    from partywall.watch.stalls.otlp import Collector
 
 FILE_NS = 15_000_000_000
 GATE_NS = 1_000_000_000
@@ -69,7 +72,7 @@ class Options:
     port: int | None = None
     address: str = "127.0.0.1"
     file: Path | None = None
-    otlp: str = ""
+    otlp: Collector | None = None
     ring: Path | None = None
     threshold: float = FROM
     for_ns: int | None = None
@@ -122,10 +125,10 @@ def _address(text: str) -> str:
     raise ValueError(f"{text!r} is not an address; write for example 127.0.0.1")
 
 
-def _collector(text: str) -> str:
+def _collector(text: str) -> Collector:
     from partywall.watch.stalls.otlp import Collector  # noqa: PLC0415
 
-    return str(Collector.parsed(text))
+    return Collector.parsed(text)
 
 
 def _share(text: str) -> float:
@@ -161,9 +164,8 @@ class Resident:
         self._options, self._reader, self._say = options, reader, say
         self._clock = Monotonic()
         self._unwritten: dict[str, Lack] = {}
-        self._has_more = bool(options.otlp) or any(
-            each is not None for each in (options.port, options.file, options.ring)
-        )
+        others = (options.port, options.file, options.otlp, options.ring)
+        self._has_more = any(each is not None for each in others)
         keep = None if options.ring is None else self._keep(options.ring)
         self._watching = Watching(lambda _stall, _at, text: self._tell(text), time.time_ns, options.threshold, keep)
         self._server = None if options.port is None else Server(options.address, options.port, self._answer)
@@ -226,7 +228,7 @@ class Resident:
         options = self._options
         if options.file is not None:
             self._attempt("file", options.file, functools.partial(self._write, options.file))
-        if options.otlp:
+        if options.otlp is not None:
             self._attempt("collector", options.otlp, functools.partial(self._send, options.otlp))
 
     def _read(self, now_ns: int, asked: Iterable[str]) -> None:
@@ -303,14 +305,14 @@ class Resident:
         lines = self._watching.totals.lines(self._families(), is_open=is_open)
         return "\n".join([*lines, *(["# EOF"] if is_open else []), ""])
 
-    def _send(self, url: str) -> None:
+    def _send(self, collector: Collector) -> None:
         """Sends the metrics to a collector of OpenTelemetry. Without the option, nothing of it is loaded."""
         from partywall.watch.stalls import otlp  # noqa: PLC0415
 
         about = {"service.name": PROGRAM, "service.version": __version__, "host.name": socket.gethostname()}
         pairs = self._watching.totals.pairs()
         content = otlp.document(self._families(), pairs, about, self._began_ns, time.time_ns())
-        otlp.Collector.parsed(url).send(content)
+        collector.send(content)
 
     def _write(self, file: Path) -> None:
         write_whole(file, self.text(is_open=False), 0o644)
@@ -332,7 +334,7 @@ class Resident:
         else:
             self._unwritten.pop("lines", None)
 
-    def _attempt(self, what: str, place: Path | str, write: Callable[[], None]) -> None:
+    def _attempt(self, what: str, place: Path | Collector, write: Callable[[], None]) -> None:
         """Writes to a disk that may be full for a while. That ends nothing, and it is tried again the next time."""
         try:
             write()

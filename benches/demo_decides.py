@@ -9,7 +9,7 @@ that names one is wrong.
 The bar: on a quiet host, at least 80 % of cells are decided within 2 min 30 s of measuring, set-up between turns
 included; beside the tenant, at least 60 %; at most 5 % of null neighbours have an effect. Twenty demos in each state
 take some two hours. The figure states how many quiet demos were disturbed by other programs. They count; for a quiet
-host, measure them again. With `--before` both versions run, which takes twice as long.
+host, measure them again. With `--before` both versions run, which takes twice as long, or less with `--before-runs`.
 
 --quick judges short simulated demos instead, whose truth is known. A neighbour without an effect that has one in the
 report counts as wrong too.
@@ -185,6 +185,11 @@ def _kept_at(folder: Path | None, state: str, version: str, seed: int) -> Path |
             "default": "",
             "help": "the version whose demos run in turn with these",
         },
+        "--before-runs": {
+            "type": int,
+            "default": None,
+            "help": "demos of the version before in each state, in turn with the last ones; default: as many",
+        },
     },
 )
 def main(options: Options) -> Outcome:
@@ -198,7 +203,9 @@ def main(options: Options) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         sources = {"now": SOURCE} | ({"before": unpacked(options.before, Path(folder))} if options.before else {})
         # Versions and states in turn, so that a host that changes does so for all.
-        keys = list(itertools.product(range(1, options.runs + 1), BARS, sources))
+        first = {"now": 1, "before": 1 + options.runs - (options.before_runs or options.runs)}
+        seeds = {v: range(first[v], options.runs + 1) for v in sources}
+        keys = [key for key in itertools.product(seeds["now"], BARS, sources) if key[0] in seeds[key[2]]]
         demos = in_parts(
             {
                 f"{v}-{state}-{seed:02}": functools.partial(
@@ -208,8 +215,7 @@ def main(options: Options) -> Outcome:
             },
             options,
         )
-        seeds = range(1, options.runs + 1)
-        of = {v: {state: [demos[f"{v}-{state}-{seed:02}"] for seed in seeds] for state in BARS} for v in sources}
+        of = {v: {state: [demos[f"{v}-{state}-{seed:02}"] for seed in seeds[v]] for state in BARS} for v in sources}
         return judge(of["now"], is_real=True, before=of.get("before"))
 
 

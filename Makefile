@@ -51,18 +51,24 @@ FUZZ_EXAMPLES ?= 2000
 RELEASE_TOOLS := packaging/.tools
 RELEASE_PACKAGES := mmdebstrap
 
+QUIETLY := --disable-pip-version-check --progress-bar on
+
 # $(call install,PACKAGES): those that are missing.
 define install
 @missing=$$(for p in $(1); do dpkg -s $$p >/dev/null 2>&1 || echo $$p; done); \
 if [ -n "$$missing" ]; then $(SUDO) apt-get update -qq && $(SUDO) DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; fi
 endef
 
-.PHONY: help setup build wheel release release-lock docs-site image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
+.PHONY: help install setup build wheel release release-lock docs-site image versions demo vm libvirt proxy xen-lab hosts test test-packages test-setup agent-tests test-agent test-uptimes test-host test-slow test-controller test-fast lint fmt generate editor bench bench-setup bench-plants long-test fuzz clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: $(VENV)/.ready $(AGENT) ## install system packages, the Python environment and the agent
+# The compiler computes while downloads wait. What only tests need is not installed.
+install: ## install what measuring needs: system packages, Python packages and the agent
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j 2) $(VENV)/.ready $(AGENT)
+
+setup: $(VENV)/.dev $(AGENT) ## install system packages, the Python environment with all that tests need, and the agent
 
 build: $(AGENT) ## build the agent
 
@@ -92,7 +98,7 @@ ENGINE ?= podman
 image: wheel ## build the container image partywall from the wheel (docs/container.md); ENGINE=docker: with Docker
 	$(ENGINE) build -t partywall -f Containerfile dist
 
-demo: setup ## measure how well this host isolates its tenants, and show the report (about three minutes)
+demo: install ## measure how well this host isolates its tenants, and show the report (about three minutes)
 	@code=0; $(VENV)/bin/partywall run demo || code=$$?; [ $$code -le 1 ] || [ $$code = 3 ] || exit $$code
 
 vm: setup ## get a kernel for virtual machines, and see whether they come up here
@@ -118,7 +124,7 @@ test-packages: $(VENV)/.packages ## install the packages without which tests ski
 	$(call install,$(TEST_PACKAGES))
 
 # Root images need root; so do the tests that use them.
-test-setup: test-packages proxy $(VENV)/.ready ## install all without which tests skip: packages, libvirt's library, a proxy, root images
+test-setup: test-packages proxy $(VENV)/.dev ## install all without which tests skip: packages, libvirt's library, a proxy, root images
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[libvirt]'
 	$(VENV)/bin/partywall vm prepare
 	@[ -x $(PEERS_OWN)/bin/actionlint ] || GOBIN=$(CURDIR)/$(PEERS_OWN)/bin go install $(ACTIONLINT) || echo "no actionlint: it needs Go; a test of workflows skips" >&2
@@ -152,7 +158,7 @@ test-controller: setup ## run the controller's other tests
 
 # The crates whose tests need no host, and the tests of the controller that need neither host nor agent.
 PURE_CRATES := alignment allocation facts record wire
-test-fast: $(VENV)/.ready ## run the pure tests of both halves: no host, no agent, no network (under a minute once built)
+test-fast: $(VENV)/.dev ## run the pure tests of both halves: no host, no agent, no network (under a minute once built)
 	cd agent && cargo test --quiet $(PURE_CRATES:%=-p partywall-%)
 	$(PY) -m pytest -m "not host and not slow and not long"
 
@@ -242,14 +248,19 @@ $(VENV)/.packages: pyproject.toml
 	@mkdir -p $(@D) && touch $@
 
 $(VENV)/.ready: pyproject.toml | $(VENV)/.packages
-	@echo "setup: Python packages into $(VENV) (about 225 MB to download; one or two minutes)"
-	python3 -m venv $(VENV)
-	$(VENV)/bin/pip install --disable-pip-version-check --progress-bar on -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
-	touch $@
+	@echo "setup: Python packages into $(VENV) (about 150 MB to download; half a minute)"
+	@python3 -m venv $(VENV)
+	@$(VENV)/bin/pip install $(QUIETLY) -e . | sed -u -n '/^Collecting/p;/^Successfully/p'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.ready
+	@echo "setup: Python packages for tests and linters (about 75 MB to download; half a minute)"
+	@$(VENV)/bin/pip install $(QUIETLY) -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
+	@touch $@
 
 # Cargo knows best whether anything has changed.
 $(AGENT): FORCE | $(VENV)/.packages
 	@[ -x $(BUILT) ] || echo "setup: the agent in Rust (about 19 MB of crates to download; three to ten minutes on the first build)"
-	@cd agent && cargo build --release
+	@cd agent && MAKEFLAGS= cargo build --release
 	@mkdir -p $(@D) && cmp -s $(BUILT) $@ || install -m 755 $(BUILT) $@
 FORCE:

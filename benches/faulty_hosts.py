@@ -1,4 +1,4 @@
-"""Three hosts behind each engine, and a real controller: all of them get killed, cut off and healed.
+"""Some hosts behind each engine, and a real controller: all of them get killed, cut off and healed.
 
 Behind sshd they have process namespaces of their own. On a real Slurm, in pods of a double of Kubernetes' API (kubectl
 is real), and behind the workers of a real Dask cluster they are this host, with a ledger each. Only the measurement is
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from frame import NotMeasured
 from partywall.testing.worlds import Judged
 from tests import kubernetes_cluster, slurm_cluster, ssh_server
 
-NAMES = ("east", "west", "south")
-MEASURES_S, TROUBLE_S, ENDS_S = 6.0, 15.0, 240.0
+FEW = ("east", "west", "south")
+MEASURES_S, ENDS_S = 6.0, 240.0
+AT_ONCE = 20
 SOURCE = Path(__file__).parents[1] / "src"
 STAND_IN = f"""
 import json, os, sys, time
@@ -46,7 +47,7 @@ if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "run"]:
 
 
 class Behind:
-    """How a controller reaches three hosts. lines: of the inventory, by host. env: for the controller.
+    """How a controller reaches its hosts. lines: of the inventory, by host. env: for the controller.
 
     troubles: what can happen to a host, by name, and what undoes it again, if it is not over by itself.
     """
@@ -67,11 +68,11 @@ def _nothing(_: str) -> None:
 
 
 class BehindSsh(Behind):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
         if why := ssh_server.lacking():
             raise NotMeasured(why)
-        self._servers = {name: ssh_server.SshServer(folder / name, alone=True) for name in NAMES}
+        self._servers = {name: ssh_server.SshServer(folder / name, alone=True) for name in names}
         for name, server in self._servers.items():
             own = folder / name
             known = f"-o UserKnownHostsFile={own}/known -o IdentitiesOnly=yes -o GlobalKnownHostsFile=none"
@@ -93,13 +94,13 @@ class BehindSsh(Behind):
 class OnSlurm(Behind):
     engine = "slurm"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
         if why := slurm_cluster.lacking():
             raise NotMeasured(why)
         (folder / "slurm").mkdir()
-        self._cluster = slurm_cluster.SlurmCluster(folder / "slurm", dict.fromkeys(NAMES))
-        self.lines, self.env = dict.fromkeys(NAMES, ""), {"SLURM_CONF": str(self._cluster.configuration)}
+        self._cluster = slurm_cluster.SlurmCluster(folder / "slurm", dict.fromkeys(names))
+        self.lines, self.env = dict.fromkeys(names, ""), {"SLURM_CONF": str(self._cluster.configuration)}
         daemons = self._cluster.daemons
         self.troubles = {
             "link": (lambda name: daemons[name].send_signal(signal.SIGSTOP),
@@ -115,15 +116,15 @@ class OnSlurm(Behind):
 class InPods(Behind):
     engine = "kubernetes"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
         if why := kubernetes_cluster.lacking():
             raise NotMeasured(why)
         (folder / "kubernetes").mkdir()
-        self._cluster = kubernetes_cluster.KubernetesCluster(folder / "kubernetes", NAMES)
+        self._cluster = kubernetes_cluster.KubernetesCluster(folder / "kubernetes", names)
         # Each pod is started twice.
         self._cluster.starts = 2
-        self.lines = dict.fromkeys(NAMES, f"kubernetes_args='{self._cluster.arguments}'")
+        self.lines = dict.fromkeys(names, f"kubernetes_args='{self._cluster.arguments}'")
         self.troubles = {
             "API": (lambda _: self._set(is_down=True), lambda _: self._set(is_down=False)),
             "eviction": (self._cluster.evict, _nothing),
@@ -139,18 +140,18 @@ class InPods(Behind):
 class ThroughDask(Behind):
     engine = "dask"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__()
         self._cluster = dask_cluster(folder)
         scheduler = self._cluster.scheduler_address
-        self.lines = dict.fromkeys(NAMES, f"dask_scheduler={scheduler} dask_carries=local")
+        self.lines = dict.fromkeys(names, f"dask_scheduler={scheduler} dask_carries=local")
         self.troubles = {"worker": (lambda _: kill_worker(self._cluster), _nothing)}
 
     def stop(self) -> None:
         self._cluster.close()
 
 
-KINDS: dict[str, Callable[[Path], Behind]] = {
+KINDS: dict[str, Callable[[Path, Sequence[str]], Behind]] = {
     "ssh": BehindSsh, "slurm": OnSlurm, "kubernetes": InPods, "dask": ThroughDask,
 }  # fmt: skip
 
@@ -176,12 +177,12 @@ def kill_worker(cluster: Any) -> None:
 
 
 @contextlib.contextmanager
-def hosts(folder: Path, kind: str) -> Iterator[Behind]:
-    """Three hosts behind an engine, with an inventory in the folder."""
+def hosts(folder: Path, kind: str, names: Sequence[str]) -> Iterator[Behind]:
+    """Hosts behind an engine, with an inventory in the folder."""
     (folder / "sitecustomize.py").write_text(STAND_IN)
-    for name in NAMES:
+    for name in names:
         (folder / name / "ledger").mkdir(mode=0o700, parents=True)
-    behind = KINDS[kind](folder)
+    behind = KINDS[kind](folder, names)
     try:
         about = f"partywall_path={folder}:{SOURCE} partywall_python={sys.executable} partywall_ledger={folder}/"
         (folder / "hosts.ini").write_text(
@@ -192,16 +193,16 @@ def hosts(folder: Path, kind: str) -> Iterator[Behind]:
         yield behind
     finally:
         for begun in behind.troubles.values():
-            for name in NAMES:
+            for name in names:
                 begun[1](name)
         behind.stop()
 
 
-def judged(folder: Path, seed: int, kind: str = "ssh") -> Judged:
+def judged(folder: Path, seed: int, kind: str = "ssh", names: Sequence[str] = FEW) -> Judged:
     """Carries out a schedule, until a controller has ended by itself."""
     record, judged = folder / "record", Judged()
-    with hosts(folder, kind) as behind:
-        schedule = _Schedule(folder, behind, random.Random(seed), judged)
+    with hosts(folder, kind, names) as behind:
+        schedule = _Schedule(folder, behind, names, random.Random(seed), judged)
         began_s, controller = time.monotonic(), _controller(folder, record, behind)
         while not any(folder.glob("*/ledger/runs/*/begun-*")) and time.monotonic() < began_s + ENDS_S:
             time.sleep(0.1)
@@ -216,18 +217,21 @@ def judged(folder: Path, seed: int, kind: str = "ssh") -> Judged:
         controller.kill()
         controller.wait()
     judged.lost += not _is_ended(record)
-    for name in NAMES:
+    for name in names:
         _judge(folder / name / "ledger", judged)
     return judged
 
 
 class _Schedule:
-    """The faults of a schedule, from a seed."""
+    """The faults of a schedule, from a seed: four of three hosts, and more of more hosts."""
 
-    def __init__(self, folder: Path, behind: Behind, chance: random.Random, judged: Judged) -> None:
+    def __init__(
+        self, folder: Path, behind: Behind, names: Sequence[str], chance: random.Random, judged: Judged
+    ) -> None:
         self._folder, self._behind, self._chance, self._judged = folder, behind, chance, judged
-        troubles = ("controller", "keeper", *behind.troubles)
-        self._left = sorted((chance.uniform(0, TROUBLE_S), chance.choice(troubles)) for _ in range(4))
+        self._names = names
+        troubles, count = ("controller", "keeper", *behind.troubles), max(4, len(names) // 4)
+        self._left = sorted((chance.uniform(0, 12 + len(names) / 2), chance.choice(troubles)) for _ in range(count))
         self._healed: list[tuple[float, str, Callable[[str], object]]] = []
 
     @property
@@ -239,7 +243,7 @@ class _Schedule:
         if self._left and self._left[0][0] <= now_s:
             _, what = self._left.pop(0)
             self._judged.faults[what] += 1
-            self._happen(what, self._chance.choice(NAMES), now_s, controller)
+            self._happen(what, self._chance.choice(self._names), now_s, controller)
         for each in [each for each in self._healed if each[0] <= now_s]:
             each[2](each[1])
             self._healed.remove(each)
@@ -279,6 +283,7 @@ def _cell(folder: str, number: int) -> None:
 def _controller(folder: Path, record: Path, behind: Behind) -> subprocess.Popen[bytes]:
     options = [
         f"--engine={behind.engine}",
+        f"--at-once={AT_ONCE}",
         "--every=200ms",
         "--lease=30s",
         f"--out={record}",

@@ -4,8 +4,9 @@ Random schedules from a seed, in simulated time: a real follower, ledger and kee
 repeats and reorders calls, a second fleet that wants the same host, and up to eight faults: the controller, the keeper
 or the host killed, links cut and healed, and orders to stop that come late. Then schedules on three real hosts behind
 each engine: sshd, a real Slurm, pods of a double of Kubernetes' API, and a real Dask cluster. Controllers, keepers,
-workers and Slurm's own controller are killed, pods are evicted, and what carries requests stops to answer. Dask alone,
-with its defaults, stands beside them. --quick: fewer schedules, behind sshd alone.
+workers and Slurm's own controller are killed, pods are evicted, and what carries requests stops to answer. One schedule
+each has 100 hosts behind sshd, and 20 nodes of Slurm. Dask alone, with its defaults, stands beside them. --quick: fewer
+schedules, behind sshd alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from faulty_hosts import KINDS, foil, judged
+from faulty_hosts import FEW, KINDS, foil, judged
 from frame import Options, Outcome, bench, in_parts
 from partywall.fleet.job import RunJob
 from partywall.fleet.ledger.granting import Ledger, Order
@@ -28,6 +29,8 @@ from partywall.testing.worlds import Judged, SimulatedKeeper, World
 SCHEDULES, QUICK_SCHEDULES = 10_000, 300
 REAL = 50
 """Schedules behind each engine."""
+LARGE = {"ssh": 100, "slurm": 20}
+"""The hosts of one more schedule."""
 LATE_S, RESUMED_S = 1.0, 5.0
 MEMORY = Path("/dev/shm")
 PLANTS = {
@@ -78,6 +81,7 @@ def main(options: Options) -> Outcome:
     # The faults are planted in simulated hosts.
     if not options.plant:
         ways = {f"{kind}-{seed:02}": functools.partial(_behind, kind, seed) for seed in range(REAL) for kind in KINDS}
+        ways |= {f"{kind}-of-{count}": functools.partial(_behind, kind, 0, count) for kind, count in LARGE.items()}
         ways = {"ssh-00": ways["ssh-00"]} if options.quick else ways
         for kept in in_parts(ways, options).values():
             real.add(Judged(**{name: Counter(v) if isinstance(v, dict) else v for name, v in kept.items()}))
@@ -92,9 +96,10 @@ def main(options: Options) -> Outcome:
     return Outcome(figure, is_right and every.late_s <= LATE_S and every.resumed_s <= RESUMED_S)
 
 
-def _behind(kind: str, seed: int) -> dict[str, Any]:
+def _behind(kind: str, seed: int, count: int = 0) -> dict[str, Any]:
+    names = tuple(f"h{number:03d}" for number in range(count)) or FEW
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        return dict(vars(judged(Path(folder), seed, kind)))
+        return dict(vars(judged(Path(folder), seed, kind, names)))
 
 
 def _foil() -> int:

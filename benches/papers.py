@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from partywall.study import papers
 from partywall.study.agreement import ALIKE, Bounded, Pair, judge
 from partywall.study.capability import Studies, StudyJob
 from partywall.study.document import StudyRequest
-from partywall.study.paper import Beside, Paper, Place
+from partywall.study.paper import Beside, Claim, Paper, Place
 
 EVERY_PART = ("*",)
 """Some parts are measured only if they are requested."""
@@ -100,7 +101,8 @@ def _unborne(rows: table.PaperRows, row: table.Row, files: Sequence[Mapping[str,
             yield f"the meter of {exhibit} is simulated"
         if own and all(min(point.get("n", 0) for point in each["measured"]) < FEWEST for each in own):
             yield f"{exhibit} has fewer than {FEWEST} blocks"
-        claims = [c for name in rows.studies for t in papers.load(name).exhibits if t.id == exhibit for c in t.claims]
+        tables = [each for name in rows.studies for each in papers.load(name).exhibits if each.id == exhibit]
+        claims = [claim for each in tables for claim in each.claims if _concerns(row, claim)]
         ratios += [
             (claim.direction, *ratio)
             for each in own
@@ -109,6 +111,12 @@ def _unborne(rows: table.PaperRows, row: table.Row, files: Sequence[Mapping[str,
         ]
     if ratios and not any(_says(each, wanted) for each in ratios):
         yield "none of its stored ratios says so"
+
+
+def _concerns(row: table.Row, claim: Claim) -> bool:
+    """Whether a row is about a claim: it names no places, one of the two, or both as 'A over B'."""
+    names = (f"{claim.left} over {claim.than}", str(claim.left), str(claim.than))
+    return not row.places or any(fnmatchcase(name, pattern) for pattern in row.places for name in names)
 
 
 def _says(ratio: tuple[int, float, float], wanted: bool) -> bool:

@@ -69,6 +69,15 @@ def test_a_wrong_number_a_missing_exhibit_and_an_unknown_benchmark_are_reported(
     )
 
 
+def test_a_main_finding_is_a_result_and_what_was_given_has_its_figure():
+    netto = ROWS["N"]
+    first = netto.rows[0].model_copy(update={"main": True, "given": "the users were divided"})
+    assert list(table.problems(netto.model_copy(update={"rows": (first, *netto.rows[1:])}))) == [
+        "N01: what is given needs the table or figure that shows it",
+        "N01: a main finding is a result, and this is a method",
+    ]
+
+
 def test_no_file_of_rows_can_say_how_a_row_turned_out():
     with pytest.raises(ValidationError):
         table.Row.model_validate(ROWS["N"].rows[0].model_dump() | {"status": "reproduced"})
@@ -101,6 +110,14 @@ def test_the_short_form_measures_what_the_page_says_it_does():
 
 NOTHING = table.Benches([], {})
 NORMAL, BESIDE = ("sequential", "normal"), ("sequential", "interference")
+
+
+def at(places):
+    """Points with narrow intervals, by series and x."""
+    return [
+        {"series": series, "x": x, "value": value, "low": value * 0.99, "high": value * 1.01, "n": 5}
+        for (series, x), value in places.items()
+    ]
 
 
 def points(*values, n=5, **more):
@@ -196,6 +213,51 @@ def test_a_simulated_meter_confirms_and_contradicts_nothing():
         assert outcome([recorded(points(*values, simulated=True))])[0] == "only modelled"
 
 
+def test_what_the_experiment_was_set_up_with_confirms_and_contradicts_nothing():
+    given = {"given": "the load was made from the paper's numbers"}
+    for values in ((100, 120), (100, 80)):
+        assert outcome([recorded(points(*values))], **given) == ("by construction", given["given"])
+    assert outcome([], **given)[0] == "not recorded"
+
+
+def test_a_comparison_that_a_row_names_counts_even_as_a_step_inside_a_series():
+    """DBA-VM, figure 6: with the allocator VM1 waits longer than natively, and VM3 less."""
+    native, published = (("native", name) for name in ("VM1", "VM3")), (("published", name) for name in ("VM1", "VM3"))
+    delays = dict(zip((*native, *published), (4.0, 4.0, 2.0, 1.6), strict=True))
+    name = {"study": "dba-vm", "exhibit": "fig 6 (delay)"}
+    result, row = [recorded(at(delays), **name)], {"by": ["study dba-vm"], "exhibits": [name["exhibit"]]}
+    assert outcome(result, places=["published, *"], **row)[0] == "reproduced"
+    assert outcome(result, places=["published, * over native, *"], **row)[0] == "contradicted"
+    assert outcome(result, places=["published, VM3 over native, VM3"], **row)[0] == "reproduced"
+
+
+def test_a_row_can_be_about_the_bound_of_a_place_by_itself():
+    """Rzecki et al., figure 2: more than 5 % is left, and less than beside a loading sandbox of 25 %."""
+    name = {"study": "hyperv-quality", "exhibit": "fig 2"}
+    place = "integer, integer load"
+    result = [recorded(at({(place, 95.0): 8.0, (place, 25.0): 4.0}), **name)]
+    row = {"by": ["study hyperv-quality"], "exhibits": ["fig 2"]}
+    assert outcome(result, places=[f"{place} at 95"], **row)[0] == "contradicted"
+    assert outcome(result, places=[f"{place} at 95 by itself"], **row)[0] == "reproduced"
+    assert outcome(result, places=[f"{place} at 95 by itself", "RAM, * by itself"], **row) == (
+        "not recorded",
+        "fig 2: recorded without RAM, *",
+    )
+
+
+def test_bounds_on_rates_are_not_those_of_emulated_guests_which_have_a_share_of_the_link():
+    name = {"study": "dba-vm", "exhibit": "fig 2 (scenario 2)"}
+    own = {"exhibits": [name["exhibit"]], "places": ["native, VM2 by itself"]}
+    fast = at({("native", "VM2"): 850.0})
+    assert outcome([recorded(fast, **name)], by=["study dba-vm"], **own)[0] == "contradicted"
+    guests = recorded([each | {"emulated": "victim"} for each in fast], **name, backend="qemu")
+    by = ["sudo partywall study papers/dba-vm --backend qemu"]
+    assert outcome([guests], by=by, **own) == (
+        "not recorded",
+        "fig 2 (scenario 2): no comparison of native, VM2 by itself is recorded",
+    )
+
+
 def test_future_work_is_never_as_in_the_paper():
     assert outcome([recorded(points(100, 120))], kind="beyond")[0] == "beyond the paper"
 
@@ -210,6 +272,13 @@ def test_the_first_source_that_has_the_quantity_decides():
     assert why.startswith("in qemu: 0 of 1 comparison as in the paper; ")
     assert why.endswith("; in the study's own sandboxes: reproduced, 1 of 1 comparison as in the paper")
     assert outcome([recorded(points(100, 120))], by=both)[0] == "reproduced"
+    # One that cannot tell leaves it to the next.
+    noisy = recorded(points(100, 120, low=50.0, high=200.0), backend="qemu")
+    told, why = outcome([recorded(points(100, 120)), noisy], by=both)
+    assert told == "reproduced"
+    first, second = "in the study's own sandboxes: 1 of 1 comparison as in the paper", "in qemu: not distinguished, "
+    assert why.startswith(f"{first}; {second}")
+    assert outcome([noisy], by=both)[0] == "not distinguished"
     assert outcome([guests])[0] == "not recorded"
     lab = recorded(points(100, 120), study="xen-lab-vits", by="lab xen", paper="vits")
     assert outcome([lab])[0] == "not recorded"

@@ -20,6 +20,7 @@ from partywall.units import counted
 MOST = 100.0
 ALL = 0.995
 OVER = " over "
+ITSELF = " by itself"
 FEWEST = 3
 """Blocks below which a result decides nothing."""
 SMALL = SIZE * ALIKE
@@ -35,6 +36,7 @@ class Outcome(StrEnum):
     BOUNDED_SMALLER = "bounded: smaller"
     UNTOLD = "not distinguished"
     MODELLED = "only modelled"
+    GIVEN = "by construction"
     UNAVAILABLE = "cannot be had"
     UNRECORDED = "not recorded"
     BAR = "bar met"
@@ -53,6 +55,7 @@ OF_RESULTS = (
     Outcome.BOUNDED_SMALLER,
     Outcome.UNTOLD,
     Outcome.MODELLED,
+    Outcome.GIVEN,
     Outcome.UNAVAILABLE,
     Outcome.UNRECORDED,
     Outcome.BAR,
@@ -143,8 +146,7 @@ def _of_result(row: Row, mine: Sequence[Recorded]) -> tuple[Outcome, str, tuple[
         evidence += [found] if found else []
         lacking += [why] if why else []
     there = [point.place for each in evidence for point in each.points]
-    parts = [part for pattern in row.places for part in pattern.split(OVER)]
-    absent = [pattern for pattern in parts if not any(_fits(place, pattern) for place in there)]
+    absent = [pattern for pattern in _single(row) if not any(_fits(place, pattern) for place in there)]
     lacking += [f"{', '.join(row.exhibits)}: recorded without {', '.join(absent)}"] if absent and not lacking else []
     if lacking:
         if row.tried:
@@ -153,20 +155,42 @@ def _of_result(row: Row, mine: Sequence[Recorded]) -> tuple[Outcome, str, tuple[
     if any(point.simulated for each in evidence for point in each.points):
         said = "the meter is simulated from the paper's own table, so it can confirm nothing"
         return Outcome.MODELLED, said, tuple(evidence)
-    outcome, why = _judged(row, evidence)
-    others, others_said, decided = _others(row, mine, evidence), "", {_decided(outcome)}
+    if row.given:
+        return Outcome.GIVEN, row.given, tuple(evidence)
+    return _of_sources(row, evidence, _others(row, mine, evidence))
+
+
+def _of_sources(
+    row: Row, evidence: Sequence[Evidence], others: Sequence[Sequence[Evidence]]
+) -> tuple[Outcome, str, tuple[Evidence, ...]]:
+    """The outcome of the first source, or if it cannot tell, of the next that can and compares as much.
+
+    A set-up that is too noisy for a statement does not take back what another one, recorded too, says of it.
+    """
+    judged = [(evidence, *_judged(row, evidence))]
+    decided = {_decided(judged[0][1])}
     # A cause was found in one set-up.
     elsewhere = row.model_copy(update={"cause": ""})
     for each in others:
-        other, told = _judged(elsewhere, each)
+        judged.append((each, *_judged(elsewhere, each)))
         exhibits = {one.shown.exhibit for one in each}
         same, _ = _judged(row, [one for one in evidence if one.shown.exhibit in exhibits])
-        decided |= {_decided(other)} if _decided(other) != _decided(same) else set()
-        others_said += f"; {_where(each[0])}: {other}, {told}"
+        decided |= {_decided(judged[-1][1])} if _decided(judged[-1][1]) != _decided(same) else set()
+    able = (at for at, (each, of, _) in enumerate(judged) if of is not Outcome.UNTOLD and _as_much(each, evidence))
+    judged.insert(0, judged.pop(next(able, 0)))
+    _, outcome, why = judged[0]
+    if len(judged) > 1:
+        rest = (f"{_where(each[0])}: {other}, {said}" for each, other, said in judged[1:])
+        why = "; ".join([f"{_where(judged[0][0][0])}: {why}", *rest])
     mixed = {Outcome.REPRODUCED, Outcome.CONTRADICTED} <= decided
-    first = f"{_where(evidence[0])}: {why}" if others_said else why
-    every = (*evidence, *(one for each in others for one in each))
-    return Outcome.MIXED if mixed else outcome, f"{first}{others_said}", every
+    every = tuple(one for each, _, _ in judged for one in each)
+    return Outcome.MIXED if mixed else outcome, why, every
+
+
+def _as_much(one: Sequence[Evidence], other: Sequence[Evidence]) -> bool:
+    """Whether a source has every comparison that another one has."""
+    own, wanted = ({(each.shown.exhibit, pair.places) for each in of for pair in each.pairs} for of in (one, other))
+    return wanted <= own
 
 
 def _decided(outcome: Outcome) -> Outcome:
@@ -223,12 +247,28 @@ def _of_source(row: Row, each: Recorded, shown: Shown) -> tuple[Evidence | None,
 
 
 def _is_about(row: Row, pair: Comparison) -> bool:
-    """Whether a row's statement is about a comparison: one with such a place, or the one named by both, 'A over B'."""
-    both = OVER.join(map(str, pair.places))
-    return not row.places or any(
-        fnmatchcase(both, pattern) if OVER in pattern else any(_fits(place, pattern) for place in pair.places)
-        for pattern in row.places
+    """Whether a row's statement is about a comparison: one that it names, or one with a place that it names."""
+    near = [pattern for pattern in row.places if not _is_whole(pattern)]
+    return (
+        not row.places
+        or _is_named(row, pair)
+        or any(_fits(place, pattern) for pattern in near for place in pair.places)
     )
+
+
+def _is_named(row: Row, pair: Comparison) -> bool:
+    """Whether a row names a comparison: two places as 'A over B', or the bound of one as 'A by itself'."""
+    text = OVER.join(map(str, pair.places)) if isinstance(pair, Pair) else f"{pair.places[0]}{ITSELF}"
+    return any(fnmatchcase(text, pattern) for pattern in row.places if _is_whole(pattern))
+
+
+def _is_whole(pattern: str) -> bool:
+    return OVER in pattern or pattern.endswith(ITSELF)
+
+
+def _single(row: Row) -> list[str]:
+    """The patterns of a row's places, one for each place."""
+    return [part for pattern in row.places for part in pattern.removesuffix(ITSELF).split(OVER)]
 
 
 def _fits(place: Place, pattern: str) -> bool:
@@ -236,9 +276,12 @@ def _fits(place: Place, pattern: str) -> bool:
 
 
 def _judged(row: Row, evidence: Sequence[Evidence]) -> tuple[Outcome, str]:
+    """The outcome of one source. Steps inside a series count only if the row names them, or if nothing else is stated.
+
+    The tenants of a figure are no axis from first to last: a statement about the second is no step between the others.
+    """
     pairs = [(each, pair) for each in evidence for pair in each.pairs]
-    # Steps inside a series count only if nothing else is stated.
-    main = [(each, pair) for each, pair in pairs if pair.main] or pairs
+    main = [(each, pair) for each, pair in pairs if pair.main or _is_named(row, pair)] or pairs
     agreements = [pair.agreement for _, pair in main]
     against = [(each, pair) for each, pair in main if pair.agreement is Agreement.CONTRADICTS]
     agree = f"{sum(each.same_direction for each in agreements)} of {counted(len(main), 'comparison')} as in the paper"
@@ -336,7 +379,8 @@ def _recorded_text(row: Row, each: Recorded) -> str:
         return ""
     own = [exhibit for exhibit in shown if exhibit.exhibit in row.exhibits] or shown
     if any(
-        not any(_fits(point.place, pattern) for exhibit in own for point in exhibit.measured) for pattern in row.places
+        not any(_fits(point.place, pattern) for exhibit in own for point in exhibit.measured)
+        for pattern in _single(row)
     ):
         return ""
     return f"{each.study} ({each.sandboxes})" if each.sandboxes else each.study

@@ -55,8 +55,14 @@ class Shown(Frozen):
     note: str = ""
 
     def beside(self, paper: Paper) -> Beside:
-        """The same beside the paper's statements, for a verdict."""
-        return Beside(paper=paper, table=paper.table(self.exhibit), measured=self.measured, paired=self.paired)
+        """The same beside the paper's statements, for a verdict.
+
+        Bounds on rates are those of the paper's link, of which emulated guests have a share.
+        """
+        paper_table = paper.table(self.exhibit)
+        if paper_table.y.unit.endswith("/s") and any(point.emulated for point in self.measured):
+            paper_table = paper_table.model_copy(update={"bounds": ()})
+        return Beside(paper=paper, table=paper_table, measured=self.measured, paired=self.paired)
 
 
 class Recorded(Frozen):

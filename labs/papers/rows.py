@@ -40,10 +40,14 @@ class Row(Frozen):
     exhibits: tuple[str, ...] = Field((), description="tables and figures of the studies' files")
     places: tuple[str, ...] = Field(
         (),
-        description="patterns of places: only comparisons with one of them are of this row, and each must be recorded",
+        description="patterns of places: only comparisons with one of them are of this row, and each must be recorded; "
+        "'A over B' is one comparison, and 'A by itself' the bound of one place",
     )
     instead: str = Field("", description="what takes the place of the paper's set-up")
     tried: str = Field("", description="what was tried to measure it, and why that does not work")
+    given: str = Field(
+        "", description="what of the statement the experiment was set up with, so that its result confirms nothing"
+    )
     lacks: str = Field("", description="why nothing was tried, or what of the statement is not shown")
     cause: str = Field("", description="what shows why the paper's effect is not here")
     main: bool = Field(False, description="one of the paper's main findings")
@@ -105,6 +109,10 @@ def _wrong(row: Row) -> Iterator[str]:
         yield "no command is named, and no reason why there is none"
     if row.places and not row.exhibits:
         yield "places need the table or figure that they are in"
+    if row.given and not row.exhibits:
+        yield "what is given needs the table or figure that shows it"
+    if row.main and row.kind != "result":
+        yield f"a main finding is a result, and this is a {row.kind}"
     for by in row.by:
         kind, _, name = by.partition(" ")
         exists = {

@@ -320,7 +320,7 @@ def groups_here() -> Iterator[list[tuple[str, Place]]]:
     [
         ({}, "no victim is given"),
         ({"victim": "a", "pid": 1}, "more than one victim is given"),
-        ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk or freeze, not 'x'"),
+        ({"victim": "a", "lever": "x"}, "--lever must be cpu, disk, network, cpuset or freeze, not 'x'"),
         ({"victim": "a", "lever": "disk"}, "--lever disk needs a disk: give its name or number, such as --device sda"),
         ({"victim": "a", "device": "/dev/sda"}, "'/dev/sda' is neither the name nor the number of a disk"),
         (

@@ -12,7 +12,8 @@ from partywall.blame.measure.groups import shown
 from partywall.blame.measure.levers import lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
-from partywall.blame.measure.suspects import find, reader
+from partywall.blame.measure.suspects import find
+from partywall.blame.measure.using import reader
 from partywall.errors import UsageError
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants

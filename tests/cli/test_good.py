@@ -64,7 +64,22 @@ def test_commands_come_up_without_the_libraries_that_load_slowly():
 
 
 @pytest.mark.parametrize(
-    "name", ["blame", "compare", "fleet", "guard", "migrate", "power", "run", "scenario", "study", "trace", "watch"]
+    "name",
+    [
+        "blame",
+        "compare",
+        "consolidate",
+        "fleet",
+        "guard",
+        "load",
+        "migrate",
+        "power",
+        "run",
+        "scenario",
+        "study",
+        "trace",
+        "watch",
+    ],
 )
 def test_the_help_of_a_command_comes_up_without_what_measures_and_draws(name: str):
     slow = {"pyarrow", "jsonschema", "rich", "ruamel.yaml", "asyncio", "partywall.sandbox", "partywall.agent.client"}

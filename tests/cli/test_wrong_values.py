@@ -146,7 +146,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("blame --url", "x", "'x' is no URL"),
     ("blame --url http://127.0.0.1:9 --users", "0", "must be at least 1, not 0"),
     ("blame --query up --prometheus-url", "x", "'x' is no URL"),
-    ("blame --victim a --lever", "x", "must be cpu, disk or freeze, not 'x'"),
+    ("blame --victim a --lever", "x", "must be cpu, disk, network, cpuset or freeze, not 'x'"),
     ("blame --victim a --device", "/x", "'/x' is neither the name nor the number of a disk"),
     ("watch --for", "0s", "must be greater than 0, not 0s"),
     ("watch --every", "1ms", "must be at least 100 ms, not 1ms"),

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from partywall.fleet.capability import Fleets
 from partywall.fleet.record import FleetRecord
-from tests import ssh_server
+from tests import limited_group, ssh_server
 
 SCENARIO = """
 partywall: 1
@@ -25,31 +24,19 @@ aggressors:
   busy: {stressor: integer}
 budget: 15s
 """
-CPU = Path("/sys/fs/cgroup/cpu")
 SOURCE = Path(__file__).parents[2] / "src"
 
 
 def lacking() -> str:
     if why := ssh_server.lacking():
         return why
-    if (os.cpu_count() or 1) < 2:
-        return "one CPU"
-    return "" if (CPU / "cpu.cfs_quota_us").exists() or (CPU / "cgroup.procs").exists() else "no cgroup version 1"
+    return "one CPU" if (os.cpu_count() or 1) < 2 else limited_group.lacking()
 
 
 @pytest.fixture
 def small_host() -> Iterator[Path]:
-    """A cgroup that gets a tenth of one CPU, in parts that are shorter than a slot."""
-    group = CPU / f"partywall-test-{os.getpid()}"
-    group.mkdir()
-    (group / "cpu.cfs_period_us").write_text("10000")
-    (group / "cpu.cfs_quota_us").write_text("1000")
-    yield group
-    deadline = time.monotonic() + 10
-    while (group / "cgroup.procs").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    group.rmdir()
+    with limited_group.limited(0.1) as group:
+        yield group
 
 
 @pytest.fixture

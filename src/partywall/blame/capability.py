@@ -24,19 +24,23 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
 
     def outline(self, job: BlameJob, options: Options) -> Outline:
         """Says what is slow, what would be touched, how deep, and for how long. A victim is not started."""
-        from partywall.blame.findings import duration, expect_enough, rule_of
+        from partywall.blame.findings import duration, expect_depth, expect_enough, rule_of
         from partywall.blame.measure import groups, suspects, victim
 
+        expect_depth(job)
         victim.check(job, options.host)
         with victim.outlined(job, options.host) as (named, pids):
             found = suspects.find(job, options.host, pids)
+        if not (job.victim or job.probe):
+            suspects.expect_moves(job, found)
         rule, pulse = rule_of(job, len(found.suspects)), duration(job.pulse_ns / 1e9)
         expect_enough(rule, job)
         later = rule.deepens_s
         deeper = "" if later is None else f", after {duration(later)} {job.deepest:.0%}"
+        off = {"cpuset": "off the victim's CPUs", "freeze": "stopped"}.get(job.lever, f"{job.depth:.0%} off its use")
         names = groups.shown([each.name for each in found.suspects], options.host)
         lines = [
-            f"{name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {job.depth:.0%} off its use"
+            f"{name}: {each.lever.kind} lever, pulses of {pulse}, half of the time {off}"
             f"{deeper}: writes {each.lever.owner.writes}"
             for name, each in zip(names, found.suspects, strict=True)
         ]
@@ -57,6 +61,7 @@ class Blames(Capability[BlameJob, BlameRecord, "BlameFindings"]):
             names = tuple(each.name for each in found.suspects)
             rule = rule_of(job, len(names))
             expect_enough(rule, job)
+            suspects.expect_moves(job, found)
             places = tuple(each.place for each in found.suspects)
             record.stream.append(
                 Began(names=names, places=places, unit=one.unit, is_weak=one.is_weak, left_out=found.left_out)

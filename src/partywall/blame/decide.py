@@ -98,7 +98,7 @@ class Rule:
     slot_ns: length of a slot. per_slot: ticks of a slot. least: the share taken below which a suspect does not matter.
     precision: the half width of a named effect, as a share of it, at which the experiment may end. depth: of the first
     pulses. deepest: of those after a part of the longest time. harm: the share of its work in the time of the budget
-    that a suspect may lose. delays: in ticks.
+    that a suspect may lose. delays: in ticks. moves: a pulse moves a suspect, which may do as much elsewhere.
     """
 
     code: Code
@@ -112,6 +112,7 @@ class Rule:
     harm: float = 1.0
     alpha: float = ALPHA
     delays: tuple[int, ...] = (0, 1, 2, 4)
+    moves: bool = False
 
     @property
     def block_s(self) -> float:
@@ -203,6 +204,9 @@ class Rule:
         held, error = reductions(use, depths[:, :count], self.code.block_slots)
         is_held = ~(held + 2 * error < LEAST_HELD)
         held = np.where(error < POORLY_KNOWN, held, 1.0)
+        if self.moves:
+            # The kernel moves a suspect whatever it uses.
+            held, is_held = np.ones_like(held), np.ones_like(is_held)
         level, mean = self.alpha / len(self.looks), depths.mean(axis=0)
         named = selected(np.where(is_held, found.p[:count], 1.0), level) | np.isin(names, list(before))
         standings = [

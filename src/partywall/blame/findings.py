@@ -14,7 +14,7 @@ from partywall import units
 from partywall.blame.code import Array, Code
 from partywall.blame.decide import Look, Rule, Standing, State
 from partywall.blame.effects import delayed, outside
-from partywall.blame.job import BlameJob
+from partywall.blame.job import WHOLE, BlameJob
 from partywall.blame.paste import paste
 from partywall.blame.record import OF_LATENCY, Applied, BlameRecord, Place, Slot, TakenBack
 from partywall.blame.through import Dose, Waiting, doses, said, waiting
@@ -115,15 +115,17 @@ class BlameFindings(Frozen):
 
 def rule_of(job: BlameJob, suspects: int) -> Rule:
     """The rule of an experiment on this many suspects."""
+    depth, deepest = job.depths
     return Rule(
         Code(suspects + 1, job.seed),
         job.pulse_ns,
         job.budget_ns,
         TICKS,
         least=job.least,
-        depth=job.depth,
-        deepest=job.deepest,
+        depth=depth,
+        deepest=deepest,
         harm=job.harm,
+        moves=job.lever == "cpuset",
     )
 
 
@@ -139,6 +141,14 @@ def expect_enough(rule: Rule, job: BlameJob) -> None:
     said = f"{duration(rule.budget_s)} is too short: {need}" if is_short else f"{share(job.harm)} is too little: {lost}"
     remedy = f"give {options(job, budget_s, harm)}, fewer suspects or shorter pulses"
     raise UsageError(Problem(said, remedy, key="--budget" if is_short else "--harm"))
+
+
+def expect_depth(job: BlameJob) -> None:
+    """UsageError if a depth is given for a lever that has none."""
+    usual = {name: BlameJob.model_fields[name].default for name in ("depth", "deepest")}
+    if job.lever in WHOLE and (given := [name for name, value in usual.items() if getattr(job, name) != value]):
+        said = f"--lever {job.lever} knows no depth"
+        raise UsageError(*(Problem(said, f"leave out --{name}", key=f"--{name}") for name in given))
 
 
 def share(value: float) -> str:
@@ -363,7 +373,7 @@ def _helps(
             else paste(place, suspect.use * (1 - less), (place.device or job.device) if is_disk else ""),
             undo="" if place is None or job.lever == "freeze" else place.undo,
         )
-        for less in HELPS
+        for less in ((1.0,) if job.lever == "cpuset" else HELPS)
     ]
 
 

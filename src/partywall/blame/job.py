@@ -39,6 +39,9 @@ Docker puts its containers into /docker, and kind its pods into /kubelet.
 VICTIMS = ("victim", "probe", "url", "prometheus_url", "log", "pid", "group")
 """Options that say what is slow; one of them is given."""
 
+WHOLE = ("cpuset", "freeze")
+"""Levers without a depth: a pulse moves or stops a suspect as a whole."""
+
 
 BELONG = (
     ("latency", ("log",), "only lines of a log have one"),
@@ -146,7 +149,11 @@ class BlameJob(Job):
     latency_key: Annotated[str, Option("The key of the latency in a line of JSON, such as request_time.")] = ""
     smaller_is_better: Annotated[bool, Option("What --metric or --query states is a time, not a speed.")] = False
     lever: Annotated[
-        Literal["cpu", "disk", "freeze"], Option("What pulses act on: cpu, disk, or freeze, which stops suspects.")
+        Literal["cpu", "disk", "network", "cpuset", "freeze"],
+        Option(
+            "What pulses act on: cpu, disk, network (what a suspect sends), cpuset, which moves suspects off the "
+            "victim's CPUs, or freeze, which stops them."
+        ),
     ] = "cpu"
     device: Annotated[str, Option("The disk of --lever disk, such as sda or 8:0.")] = ""
     depth: Annotated[Share, Option("What a pulse takes off a suspect's use.", example="30%")] = 0.3
@@ -180,6 +187,11 @@ class BlameJob(Job):
         if problems := list(self._problems()):
             raise ValueError("; ".join(problems))
         return self
+
+    @property
+    def depths(self) -> tuple[float, float]:
+        """The depth of the first pulses and of the later ones."""
+        return (1.0, 1.0) if self.lever in WHOLE else (self.depth, self.deepest)
 
     def _belongs(self) -> Iterator[str]:
         """What is wrong with options of one victim."""

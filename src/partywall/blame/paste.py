@@ -5,11 +5,20 @@ from __future__ import annotations
 from shlex import quote
 
 from partywall.blame.record import Place
+from partywall.host import shaping
 from partywall.host.quota import PERIOD_US, quota_us
 
 
 def paste(place: Place, use: float, device: str = "") -> str:
-    """A command that holds a suspect to this use: CPUs, or bytes a second of a disk. device: its number; empty: CPU."""
+    """A command that holds a suspect to this use: CPUs, or bytes a second that it sends, or of a disk.
+
+    device: the number of the disk; empty: CPU time, or what it sends if `tc` is the tool. A suspect that is moved to
+    other CPUs has no limit.
+    """
+    if place.tool == "tc":
+        return _network(place, use)
+    if place.cpus:
+        return _moved(place, ",".join(map(str, place.cpus)))
     return _disk(place, int(use), device) if device else _cpu(place, use)
 
 
@@ -30,6 +39,22 @@ def _cpu(place: Place, cpus: float) -> str:
         case _:
             folder = quote(place.folder)
             return f"echo {PERIOD_US} > {folder}/cpu.cfs_period_us; echo {quota} > {folder}/cpu.cfs_quota_us"
+
+
+def _moved(place: Place, cpus: str) -> str:
+    name = quote(place.known_as)
+    match place.tool:
+        case "systemd":
+            return f"systemctl set-property --runtime {name} AllowedCPUs={cpus}"
+        case "docker" | "podman" | "crun" | "runc":
+            return f"{place.tool} update --cpuset-cpus {cpus} {name}"
+        case _:
+            return f"echo {cpus} > {quote(place.folder)}/cpuset.cpus"
+
+
+def _network(place: Place, rate: float) -> str:
+    shaped = shaping.bucket(rate, shaping.burst(rate, place.mtu))
+    return f"nsenter --net={place.known_as} tc qdisc replace dev {quote(place.interface)} root {shaped}"
 
 
 def _disk(place: Place, rate: int, device: str) -> str:

@@ -21,10 +21,11 @@ class Place(Frozen):
 
     folder: of the group's files. vcpus: how many virtual CPUs share a limit of libvirt's. disk: its name in the domain.
     device: the number of the disk of its limit; empty: of CPU time. undo: a command that sets the limit of before.
-    Both are empty in records of earlier versions.
+    Both are empty in records of earlier versions. interface, mtu: what is shaped in the network `known_as`. cpus: those
+    to which it is moved.
     """
 
-    tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "files"] = "files"
+    tool: Literal["systemd", "libvirt", "docker", "podman", "crun", "runc", "tc", "files"] = "files"
     known_as: str = ""
     folder: str
     is_v2: bool
@@ -32,6 +33,9 @@ class Place(Frozen):
     disk: str = ""
     device: str = ""
     undo: str = ""
+    interface: str = ""
+    mtu: int = 0
+    cpus: tuple[int, ...] = ()
 
 
 class Began(Frozen):

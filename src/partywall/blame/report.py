@@ -227,7 +227,9 @@ def _advice(best: Help, findings: BlameFindings) -> Iterator[str]:
     """What to do now, what it costs, and how to take it back."""
     gain = _between("gain", _ends("gain", best.gain))
     costs, stays = bare_percent(best.less, 0), bare_percent(1 - best.less, 0)
-    said = f"the victim gains {gain}; {best.suspect} loses {costs} of its work, and {stays} of the harm stays"
+    is_moved = findings.job.lever == "cpuset"
+    loses = "moves to other CPUs, where others may lose" if is_moved else f"loses {costs} of its work"
+    said = f"the victim gains {gain}; {best.suspect} {loses}, and {stays} of the harm stays"
     yield f"to do now: {best.text} ({said})"
     if best.undo:
         yield f"to undo that: {best.undo}"
@@ -247,7 +249,8 @@ def _kept(line: Applied | TakenBack) -> str:
     if isinstance(line, TakenBack):
         return f"{_when(line.at_ns)}: the limit of {line.suspect} was taken back"
     until = f" until {_when(line.until_ns)}" if line.until_ns else ""
-    return f"{_when(line.at_ns)}: {line.suspect} is kept at {line.limit:.4g}{until}: {line.writes}"
+    at = f"at {line.limit:.4g}" if line.limit else "on other CPUs"
+    return f"{_when(line.at_ns)}: {line.suspect} is kept {at}{until}: {line.writes}"
 
 
 def _when(at_ns: int) -> str:

@@ -7,39 +7,24 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from partywall import units
-from partywall.cli import leftovers, machine, output
+from partywall.cli import machine, output
 from partywall.cli.arguments import SEED_MOST, Cpus, Wait, WaitForMemory, WorkDir, allowed_cpus, memory_wait_ns
-from partywall.cli.execution import carry_out
 from partywall.cli.group import Group, group
-from partywall.cli.live import wide_console
 from partywall.cli.load_model import model
 from partywall.cli.load_record import import_har, record
-from partywall.cli.load_view import View
 from partywall.cli.machine import FORMS
-from partywall.core import here
-from partywall.core.capability import Options
 from partywall.errors import Exit, Problem, UsageError, parsed
-from partywall.host import Host
 from partywall.host.label import WORK_ROOT
-from partywall.load import check as plans
-from partywall.load.capability import LoadJob, Loads, located_in_plan
-from partywall.load.compiling import inlined
-from partywall.load.compiling import program as compiled_plan
-from partywall.load.document import Generator
-from partywall.load.lasting import addresses, for_guest
-from partywall.load.measure import GUESTS_HOST, SERVER, Setup
-from partywall.load.measure import check as judged_by_agent
 from partywall.load.quick import USERS_OPEN, Quick, program
-from partywall.load.schema import json_schema
-from partywall.sandbox import qemu
-from partywall.sandbox.addresses import check_ssh_host
-from partywall.sandbox.needs import check_containers, check_guests
+
+if TYPE_CHECKING:
+    from partywall.load.capability import LoadJob
+    from partywall.load.document import Generator
 
 WITH_PLAN = (
     "target",
@@ -83,23 +68,30 @@ PlanPath = Annotated[Path, typer.Argument(help="A plan file.", metavar="PLAN")]
 @app.command()
 def check(plan: PlanPath) -> int:
     """Check a plan. All mistakes are reported at once, with line, key and remedy. Sends nothing."""
-    console = Console()
+    from partywall.load import check as plans
+    from partywall.load.capability import located_in_plan
+    from partywall.load.compiling import program as compiled_plan
+    from partywall.load.measure import check as judged_by_agent
+
+    console = output.console(output.Format.TEXT)
     loaded = plans.load(plan)
     compiled = compiled_plan(loaded)
     with located_in_plan(loaded):
         judged_by_agent(compiled)
-    _say(console, f"{plan}: no mistakes")
+    output.say(console, f"{plan}: no mistakes")
     for name, user in loaded.plan.users.items():
         counts = f"{len(user.init)} steps in init, {len(user.actions)} in actions, {len(user.end)} in end"
-        _say(console, f"  {name} (weight {user.weight:g}): {counts}")
-    _say(console, f"  {_pacing_text(compiled['pacing'])}")
-    _say(console, f"  named: {', '.join(plans.labels_of(loaded.plan))}")
+        output.say(console, f"  {name} (weight {user.weight:g}): {counts}")
+    output.say(console, f"  {_pacing_text(compiled['pacing'])}")
+    output.say(console, f"  named: {', '.join(plans.labels_of(loaded.plan))}")
     return Exit.HOLDS
 
 
 @app.command()
 def schema() -> int:
     """Print the JSON Schema of plans, for editors."""
+    from partywall.load.schema import json_schema
+
     typer.echo(json.dumps(json_schema(), indent=2))
     return Exit.HOLDS
 
@@ -119,6 +111,7 @@ def adjust(
     The load says what became of it, and its report notes the change.
     """
     from partywall.core import control
+    from partywall.load.capability import Loads
 
     control.ask(Loads.record.open(load), "its users", level=level)
     return Exit.HOLDS
@@ -239,6 +232,18 @@ def run(
     Exit code: 0 measured, and all thresholds hold; 1 a threshold is violated; 3 more than half of the seconds are
     doubtful; 5 no request was answered.
     """
+    from partywall.cli import leftovers
+    from partywall.cli.execution import carry_out
+    from partywall.cli.live import wide_console
+    from partywall.cli.load_view import View
+    from partywall.core import here
+    from partywall.core.capability import Options
+    from partywall.load import check as plans
+    from partywall.load.capability import LoadJob, Loads
+    from partywall.load.compiling import program as compiled_plan
+    from partywall.load.measure import Setup
+    from partywall.sandbox import qemu
+
     wait_ns = memory_wait_ns(wait_for_memory)
     chosen = plans.load(Path(target)) if _is_plan(target) else None
     if chosen is None:
@@ -273,7 +278,7 @@ def run(
         _no_places_here(context)
     share = None if cpu_limit is None else _share(cpu_limit)
     here.check_folder(work_dir)
-    host: Host = context.obj()
+    host = context.obj()
     setup = Setup(
         name=job.name,
         cpus=allowed_cpus(cpus),
@@ -288,14 +293,23 @@ def run(
         cpu_limit=share,
         generators=elsewhere or job.generators,
     )
-    if sandbox != "process":
-        resolved = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
-        job = dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
-    job = dataclasses.replace(job, setup=setup)
+    job = dataclasses.replace(_reaching(job, sandbox), setup=setup)
     leftovers.clean_up()
     console, options = wide_console(format_), Options(host, out, work_dir, memory_wait_ns=wait_ns, waits=wait)
     view, document = View(console, job.title), output.document("load", format_)
     return carry_out(lambda emit: Loads().measure(job, options, emit), options, view, console, document=document)
+
+
+def _reaching(job: LoadJob, sandbox: str) -> LoadJob:
+    """The job with addresses that its sandbox knows, and no file of this host."""
+    from partywall.load.compiling import inlined
+    from partywall.load.lasting import addresses, for_guest
+    from partywall.load.measure import GUESTS_HOST
+
+    if sandbox == "process":
+        return job
+    resolved = addresses(job.program) if sandbox == "container" else for_guest(job.program, GUESTS_HOST)
+    return dataclasses.replace(job, program=inlined(job.program) | {"addresses": resolved})
 
 
 def _generators(given: Sequence[str]) -> dict[str, Generator]:
@@ -322,6 +336,8 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 def _backend(name: str, cpu_limit: str | None) -> str:
     """Checks the sandbox of a load. UsageError if it does not exist, CapabilityError if this user cannot use it."""
+    from partywall.sandbox.needs import check_containers, check_guests
+
     if name not in ("process", "container", "qemu"):
         remedy = "give process, container or qemu"
         raise UsageError(Problem(f"{name!r} is not a sandbox for a load", remedy, key="--sandbox"))
@@ -347,6 +363,9 @@ def _share(text: str) -> float:
 
 def _watched_hosts(watch: Sequence[str], server_host: str | None) -> dict[str, tuple[str, ...]]:
     """Commands by the name of their host. UsageError if two hosts have the same name."""
+    from partywall.load.measure import SERVER
+    from partywall.sandbox.addresses import check_ssh_host
+
     named = [_watched(text) for text in watch]
     if server_host is not None:
         check_ssh_host(server_host, "--server-host")
@@ -391,7 +410,3 @@ def _pacing_text(pacing: Mapping[str, Any]) -> str:
         f"{stage['to']:g} in {units.format_duration(stage['for_ns'])}" for stage in said["stages"] if stage["for_ns"]
     )
     return f"{model}, {'users' if model == 'closed' else 'arrivals a second'}: {stages}"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

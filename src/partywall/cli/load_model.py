@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from partywall import units
 from partywall.cli import output
@@ -31,6 +29,8 @@ def model(
     and --used, it makes a prediction for a load of the same script that was measured only in the sandbox.
     """
     # Slow to import, and every other `partywall load` imports this module.
+    from rich.table import Table
+
     from partywall import study as studies
     from partywall.load import overhead
     from partywall.study.generation import Generation
@@ -55,7 +55,7 @@ def model(
     for row in section.rows:
         table.add_row(*row)
     console.print(table)
-    _say(console, section.lead)
+    output.say(console, section.lead)
     given = {"--users": users, "--response": response, "--used": used}
     if missing := [option for option, value in given.items() if value is None]:
         if len(missing) < len(given):
@@ -64,7 +64,7 @@ def model(
     response_s, used_cpus = _requested(response or "", used or "")
     forecast = overhead.fit(pairs).forecast(overhead.Pair(users or 1, pairs[0].think_s, response_s, used_cpus))
     said = f"{generation.time_span(forecast)} on the bare host, {generation.rate_span(forecast)} iterations/s"
-    _say(console, f"{users} users: {said}")
+    output.say(console, f"{users} users: {said}")
     return output.write("load model", {**result, "forecast": forecast}) if format_ == output.Format.JSON else Exit.HOLDS
 
 
@@ -84,7 +84,3 @@ def _requested(response: str, used: str) -> tuple[float, float]:
     if problems:
         raise UsageError(*problems)
     return values["--response"] / 1e9, values["--used"]
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

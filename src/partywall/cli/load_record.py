@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from partywall import units
-from partywall.cli import leftovers
+from partywall.cli import output
 from partywall.cli.arguments import WorkDir, duration_ns
-from partywall.cli.live import Live
-from partywall.core import execution, here
-from partywall.core.document.decode import Document
 from partywall.errors import Exit, Problem, UsageError
 from partywall.files import write_whole
 from partywall.host.label import WORK_ROOT
-from partywall.load import check as plans
-from partywall.load.recorder.plan import plan_of
-from partywall.load.recorder.recording import OWN_HOSTS, Recording
-from partywall.load.recorder.recording import record as recorded
 from partywall.load.urls import wrong_with
 
 
@@ -84,6 +76,12 @@ def record(
 
       partywall load record https://shop.example/ -o shop.yaml
     """
+    from partywall.cli import leftovers
+    from partywall.cli.live import Live
+    from partywall.core import execution, here
+    from partywall.load.recorder.recording import OWN_HOSTS, Recording
+    from partywall.load.recorder.recording import record as recorded
+
     for file in (out, har):
         _refuse_existing(file, force=force)
     if wrong := wrong_with(url):
@@ -100,7 +98,7 @@ def record(
     )
     here.check_folder(work_dir)
     leftovers.clean_up()
-    with Live(Console()) as live, execution.terminated_as_interrupt():
+    with Live(output.console(output.Format.TEXT)) as live, execution.terminated_as_interrupt():
         content = recorded(job, context.obj(), work_dir, live)
     if har is not None:
         with _files():
@@ -129,18 +127,19 @@ def _write_plan(
     content: str | bytes, source: str, out: Path, leave_out: Sequence[str], tls: Mapping[str, Any] | None = None
 ) -> int:
     """Writes the plan of a recording, and shows what is in it."""
+    from partywall.core.document.decode import Document
+    from partywall.load import check as plans
+    from partywall.load.recorder.plan import plan_of
+
     imported = plan_of(content, source, leave_out, tls)
     plans.of_document(Document(imported.plan, {}), str(out), out.resolve().parent)
     with _files():
         write_whole(out, imported.text)
-    console = Console()
+    console = output.console(output.Format.TEXT)
     for host, count in imported.hosts.items():
-        _say(console, f"{host}: {units.counted(count, 'request')}")
+        output.say(console, f"{host}: {units.counted(count, 'request')}")
     for note in imported.notes:
-        _say(console, f"note: {note}")
-    _say(console, f"written to {out}; look at its comments, set the number of users, then: partywall load check {out}")
+        output.say(console, f"note: {note}")
+    then = f"look at its comments, set the number of users, then: partywall load check {out}"
+    output.say(console, f"written to {out}; {then}")
     return Exit.HOLDS
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

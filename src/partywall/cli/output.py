@@ -65,6 +65,11 @@ def console(format_: str) -> Console:
     return Console(stderr=format_ == JSON)
 
 
+def say(console: Console, text: str) -> None:
+    """Prints a line as it is, whatever the width of the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def write(command: str, result: Any, code: int = Exit.HOLDS) -> int:
     """Prints the document of a command that has a result. Returns the exit code."""
     _print(command, code, result, [])
@@ -88,7 +93,7 @@ def outline(command: str, outline: Outline, format_: str, console: Console, **mo
         terminal.show_table(table, console)
     length = f"about {units.format_duration(outline.seconds * 1e9)}" if outline.seconds else "until Ctrl-C"
     for line in (*outline.lines, length):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     if forecast:
         terminal.show(forecast, console)
     return Exit.HOLDS

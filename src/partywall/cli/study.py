@@ -143,7 +143,7 @@ def study(
         kept.check(job, replace(options, allow_commands=True))
         if document:
             return output.outline(document, outline, format_, console)
-        _say(console, f"{on or 'This host'} can run the study. Nothing was measured.")
+        output.say(console, f"{on or 'This host'} can run the study. Nothing was measured.")
         return Exit.HOLDS
     return carry_out(lambda emit: kept.measure(job, options, emit), options, Live(console), console, document=document)
 
@@ -207,17 +207,13 @@ def _list(console: Console, format_: output.Format) -> int:
         listed = [{"name": name, "description": text} for name, text in described.items()]
         return output.write("study", {"studies": listed})
     for name, text in described.items():
-        _say(console, f"{name}: {text}")
-    _say(console, "to see what one measures, use: partywall study NAME --dry-run")
+        output.say(console, f"{name}: {text}")
+    output.say(console, "to see what one measures, use: partywall study NAME --dry-run")
     return Exit.HOLDS
 
 
 def _outline(console: Console, outline: Outline, name: str, form: str, *, whole: bool) -> None:
     length = units.format_duration(max(1, round(outline.seconds)) * 10**9)
-    _say(console, f"{name}, {form} form: about {length}")
+    output.say(console, f"{name}, {form} form: about {length}")
     for line in outline.lines if whole else outline.lines[:1]:
-        _say(console, f"  {line}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+        output.say(console, f"  {line}")

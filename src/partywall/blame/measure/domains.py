@@ -77,6 +77,8 @@ def domain_of(number: int, files: Files) -> Domain:
     name = f"/{files.folder.name}"
     if files.kind is Kind.FREEZE:
         raise lack(name, "libvirt stops its domains itself", "use --lever cpu, or virsh suspend")
+    if files.kind is Kind.CPUSET:
+        raise lack(name, "libvirt pins its virtual CPUs itself", "use --lever cpu, or virsh vcpupin")
     connection = connect(URI)
     with libvirt_errors(f"{name}: domain {number} cannot be found"):
         domain = connection.lookupByID(number)

@@ -18,7 +18,8 @@ from partywall.blame.job import BlameJob
 from partywall.blame.measure import waiting
 from partywall.blame.measure.groups import group_of
 from partywall.blame.measure.levers import PATIENCE_S, Ended, Held
-from partywall.blame.measure.suspects import Suspect, throttled
+from partywall.blame.measure.suspects import Suspect
+from partywall.blame.measure.using import throttled
 from partywall.blame.measure.victim import Victim
 from partywall.blame.record import BlameRecord, Pulse, Slot, Standings
 from partywall.clock import Clock, Monotonic

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import platform
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,18 +14,24 @@ from partywall.blame.measure.owners import PERIOD_US, Kind, Refused, lack
 from partywall.files import kernel_text
 from partywall.host.quota import quota_us
 from partywall.host.settings.ledger import Undo
+from partywall.sandbox import tenants
 from partywall.sandbox.cgroups import Cgroups
+from partywall.units import parse_cpus
 
 
 @dataclass(frozen=True)
 class Files:
-    """A group that nobody owns. before: the contents of its files, in the order in which they are written back."""
+    """A group that nobody owns. before: the contents of its files, in the order in which they are written back.
+
+    device: the number of the disk. cpus: those that are left beside the victim's; empty while the victim's are unknown.
+    """
 
     kind: Kind
     folder: Path
     before: Mapping[Path, str]
     is_v2: bool = False
     device: str = ""
+    cpus: tuple[int, ...] = ()
     name = ""
 
     @property
@@ -45,6 +55,8 @@ class Files:
         if self.kind is Kind.DISK:
             rate = f"rbps={int(limit)} wbps={int(limit)}" if self.is_v2 else f"{int(limit)}"
             return dict.fromkeys(self.before, f"{self.device} {rate}")
+        if self.kind is Kind.CPUSET:
+            return dict.fromkeys(self.before, ",".join(map(str, self.cpus)))
         quota = quota_us(limit, PERIOD_US)
         if self.is_v2:
             return {self.folder / "cpu.max": f"{quota} {PERIOD_US}"}
@@ -60,11 +72,18 @@ class Files:
                 raise Refused(f"{path}: the kernel refuses {text.strip()}: {error.strerror}") from None
 
 
-def files_of(kind: Kind, cgroup: str, groups: Cgroups, device: str = "") -> Files:
-    """The files of a group for a kind of lever, with what they contain. CapabilityError if it has none."""
+def files_of(
+    kind: Kind, cgroup: str, groups: Cgroups, device: str = "", victims: Collection[int] = frozenset()
+) -> Files:
+    """The files of a group for a kind of lever, with what they contain. CapabilityError if it has none.
+
+    victims: the victim's CPUs, with other threads of the same cores, as far as they are known.
+    """
     name = f"/{cgroup.strip('/')}"
     if kind is Kind.CPU:
         return _cpu_files(name, groups)
+    if kind is Kind.CPUSET:
+        return _cpuset(name, groups, victims)
     return _disk_files(name, groups, device) if kind is Kind.DISK else _freezer(name, groups)
 
 
@@ -87,6 +106,41 @@ def _disk_files(name: str, groups: Cgroups, device: str) -> Files:
         was = next((line for line in _content(file).split("\n") if line.startswith(f"{device} ")), "")
         before[file] = was or f"{device} 0"
     return Files(Kind.DISK, folder, before, device=device)
+
+
+def _cpuset(name: str, groups: Cgroups, victims: Collection[int]) -> Files:
+    folder = groups.folder("cpuset", name)
+    file = folder / "cpuset.cpus"
+    if not (before := _content(file)).strip():
+        why = "it has no CPUs of its own, and the kernel does not make a group forget them again"
+        raise lack(name, why, "give it some, such as docker update --cpuset-cpus, or use --lever cpu")
+    own = parse_cpus(before.strip())
+    if not groups.is_v2 and next(folder.glob("*/cpuset.cpus"), None) is not None:
+        raise lack(name, "groups below it have CPUs of their own", "name one of these")
+    if _forgets_affinity() and any(cpus != set(own) for cpus in map(affinity, tenants.all_processes(folder))):
+        why = "its programs are pinned, which this kernel would forget"
+        raise lack(name, why, "use --lever cpu, or Linux 6.2 or newer")
+    left = tuple(cpu for cpu in own if cpu not in victims) if victims else ()
+    if victims and not left:
+        raise lack(name, "the victim may run on every CPU that it has", "pin the victim, or use --lever cpu")
+    if len(left) == len(own):
+        raise lack(name, "it may not run on the victim's CPUs", "name another suspect")
+    return Files(Kind.CPUSET, folder, {file: before}, is_v2=groups.is_v2, cpus=left)
+
+
+def _forgets_affinity() -> bool:
+    """True for a kernel that forgets which CPUs threads have chosen whenever those of their group change."""
+    release = re.match(r"(\d+)\.(\d+)", platform.release())
+    return release is None or (int(release[1]), int(release[2])) < (6, 2)
+
+
+def affinity(pid: int) -> set[int]:
+    """The CPUs on which some thread of a process may run; empty if it has ended."""
+    cpus = set[int]()
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            cpus |= os.sched_getaffinity(int(task.name))
+    return cpus
 
 
 def _freezer(name: str, groups: Cgroups) -> Files:

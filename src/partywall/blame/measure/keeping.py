@@ -48,12 +48,18 @@ def keep(record: BlameRecord, suspects: Sequence[Suspect], emit: Emit) -> None:
         owner.hold(best.use)
     except Refused as refused:
         raise TrialError(f"{suspect.name}: the limit cannot be kept: {refused}") from None
-    held = f"{units.format_bytes(best.use)}/s" if record.job.lever == "disk" else f"{best.use:.2f} CPUs"
+    held = _held(record.job.lever, best.use, suspect.place.cpus)
     if until is None:
-        emit(Note(f"{suspect.name} is held to {held} from now on; to undo it: {undoing(suspect.lever)}"))
+        emit(Note(f"{suspect.name} is {held} from now on; to undo it: {undoing(suspect.lever)}"))
     else:
         when = datetime.datetime.fromtimestamp(until / 1e9).astimezone()
-        emit(Note(f"{suspect.name} is held to {held} until {when:%Y-%m-%d %H:%M}; to end it sooner: kill {keeper}"))
+        emit(Note(f"{suspect.name} is {held} until {when:%Y-%m-%d %H:%M}; to end it sooner: kill {keeper}"))
+
+
+def _held(lever: str, use: float, cpus: tuple[int, ...]) -> str:
+    if lever == "cpuset":
+        return f"moved to CPU {','.join(map(str, cpus))}"
+    return f"held to {use:.2f} CPUs" if lever == "cpu" else f"held to {units.format_bytes(use)}/s"
 
 
 def _keeper(record: BlameRecord, suspect: str, undo: Undo, until: int) -> int:

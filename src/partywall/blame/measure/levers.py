@@ -1,7 +1,8 @@
 """Levers: what throttles a suspect for the length of a pulse, and puts its limit back.
 
-The CPU lever sets a quota below what the suspect used of late, the disk lever rates on one disk. The freezer stops it,
-and is used only if asked for. How a limit is changed is up to the group's owner (`owners`).
+The CPU lever sets a quota below what the suspect used of late, the disk lever rates on one disk, the network lever a
+rate for what it sends. Others know no depth: the cpuset lever moves it off the victim's CPUs, and the freezer, which is
+used only if asked for, stops it. How a limit is changed is up to the group's owner (`owners`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from partywall.blame.job import WHOLE
 from partywall.blame.measure.domains import domain_of
 from partywall.blame.measure.files import Files, files_of
+from partywall.blame.measure.interfaces import interface_of
 from partywall.blame.measure.owners import PERIOD_US, Kind, Owner, Refused, lack, owner_of
 from partywall.blame.measure.units import unit_of
 from partywall.errors import TrialError
@@ -30,8 +33,8 @@ from partywall.host.quota import LEAST_QUOTA_US
 from partywall.host.settings import ledger, watchdog
 from partywall.sandbox.cgroups import Cgroups
 
-LEAST_CPUS = LEAST_QUOTA_US / PERIOD_US
-LEAST_BPS = 65_536
+LEAST = {Kind.CPU: LEAST_QUOTA_US / PERIOD_US, Kind.DISK: 65_536, Kind.NETWORK: 125_000}
+"""The lowest limits: CPUs, or bytes a second. A pulse at a lower one would hold only a few packets."""
 PATIENCE_S = 2.0
 """After this time without a slot, the watchdog puts everything back."""
 
@@ -49,23 +52,33 @@ class Lever:
 
         use: what it used of late.
         """
-        if self.kind is Kind.FREEZE:
+        if self.kind in WHOLE:
             return 0.0
         wanted = use * (1 - depth)
-        if wanted < (LEAST_CPUS if self.kind is Kind.CPU else LEAST_BPS):
+        if wanted < LEAST[self.kind]:
             return None
         return None if self.capacity is not None and wanted >= self.capacity else wanted
 
 
-def lever(kind: Kind, cgroup: str, groups: Cgroups, *, has_systemd: bool, device: str = "") -> Lever:
-    """Finds a suspect's lever, and what its limit is now.
+def lever(
+    kind: Kind,
+    cgroup: str,
+    groups: Cgroups,
+    *,
+    has_systemd: bool,
+    device: str = "",
+    victims: Collection[int] = frozenset(),
+) -> Lever:
+    """Finds a suspect's lever, and what its limit is now. victims: the victim's CPUs, as far as they are known.
 
     CapabilityError if the host lacks it, if the owner refuses, or if it is the root, which has no limits.
     """
     name = f"/{cgroup.strip('/')}"
     if name == "/":
         raise lack(name, "the root group has no limits", "start the suspect in a group of its own")
-    files = files_of(kind, name, groups, device)
+    if kind is Kind.NETWORK:
+        return Lever(kind, interface_of(name, groups))
+    files = files_of(kind, name, groups, device, victims)
     for path in files.before:
         if not os.access(path, os.W_OK):
             raise lack(name, f"you may not write {path}", "run it as root")
@@ -73,7 +86,9 @@ def lever(kind: Kind, cgroup: str, groups: Cgroups, *, has_systemd: bool, device
 
 
 def _owner(name: str, files: Files, *, has_systemd: bool) -> Owner:
-    who, known_as = owner_of(name, has_systemd=has_systemd)
+    # With version 1, systemd leaves CPUs alone.
+    is_of_systemd = has_systemd and (files.is_v2 or files.kind is not Kind.CPUSET)
+    who, known_as = owner_of(name, has_systemd=is_of_systemd)
     if who == "libvirt" and shutil.which("virsh") is None:
         # Without it, nobody could undo what a killed experiment left.
         raise lack(name, "libvirt owns its limits, and there is no virsh", "install libvirt-clients")
@@ -114,6 +129,11 @@ class Held:
         with contextlib.ExitStack() as stack:
             stack.enter_context(ledger.changed(ledger.LEVERS, "the limits of suspects", {}, dict, undo))
             self._dog = stack.enter_context(_watchdog(undo))
+            for name, each in self._levers.items():
+                if each.kind is Kind.NETWORK:
+                    # To put a queue in place takes longer than to change it, and a pulse is short.
+                    with self._refusals(name):
+                        each.owner.release()
             self._stack = stack.pop_all()
         return self
 

@@ -4,6 +4,7 @@
 - **libvirt** has the limits of its domains. They are changed as `virsh schedinfo --live` does.
 - Nobody else writes by itself: an OCI runtime writes a group's limits only when it is told to. So files are written,
   which takes a thousandth of the time of starting a runtime.
+- A group's network is its own (`interfaces`): tools that give containers a network make it once, before they start.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Kind(StrEnum):
 
     CPU = "cpu"
     DISK = "disk"
+    NETWORK = "network"
+    CPUSET = "cpuset"
     FREEZE = "freeze"
 
 
@@ -55,7 +58,7 @@ class Owner(Protocol):
     def undo(self) -> Undo: ...
 
     def hold(self, limit: float) -> None:
-        """Sets a limit: CPUs, or bytes a second; of the freezer, anything. `Refused` if that fails."""
+        """Sets a limit: CPUs, or bytes a second; anything if there is no depth. `Refused` if that fails."""
         ...
 
     def release(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 
 from partywall.blame.measure.domains import Domain
+from partywall.blame.measure.files import Files
+from partywall.blame.measure.interfaces import Interface
 from partywall.blame.measure.levers import Lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.units import Unit
@@ -18,23 +20,33 @@ RUNTIMES = ("crun", "runc")
 
 def place_of(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
     """The place of a suspect's limit."""
-    return _place(cgroup, lever, groups, host).model_copy(update={"undo": undoing(lever)})
+    files = getattr(lever.owner, "files", lever.owner)
+    update = {"undo": undoing(lever), "cpus": files.cpus if isinstance(files, Files) else ()}
+    return _place(cgroup, lever, groups, host).model_copy(update=update)
 
 
 def undoing(lever: Lever) -> str:
     """A command that sets the limit of before."""
     owner = lever.owner
+    if isinstance(owner, Interface):
+        return owner.undo_text
     if isinstance(owner, Unit) and lever.kind is Kind.CPU:
         quota = "" if lever.capacity is None else f"{100 * lever.capacity:g}%"
         return f"systemctl set-property --runtime {shlex.quote(owner.unit)} CPUQuota={quota}"
+    if isinstance(owner, Unit) and lever.kind is Kind.CPUSET and (bits := owner.before[0][1][1]):
+        name, cpus = owner.before[0][0], ",".join(str(at) for at in range(8 * len(bits)) if bits[at // 8] >> at % 8 & 1)
+        return f"systemctl set-property --runtime {shlex.quote(owner.unit)} {name}={cpus}"
     commands = [shlex.join(each.argv) for each in owner.undo.commands]
     files = (f"echo {shlex.quote(text.strip())} > {shlex.quote(str(path))}" for path, text in owner.undo.files.items())
     return "; ".join((*commands, *files))
 
 
 def _place(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
-    folder = str(groups.folder("io" if lever.kind is Kind.DISK else "cpu", cgroup))
-    owner = lever.owner
+    controller = {Kind.DISK: "io", Kind.CPUSET: "cpuset"}.get(lever.kind, "cpu")
+    folder, owner = str(groups.folder(controller, cgroup)), lever.owner
+    if isinstance(owner, Interface):
+        where = {"known_as": str(owner.namespace), "interface": owner.interface, "mtu": owner.mtu}
+        return Place(tool="tc", folder=folder, is_v2=groups.is_v2, **where)
     if container := ENGINE.search(cgroup):
         return Place(tool=TOOLS[container[1]], known_as=container[2], folder=folder, is_v2=groups.is_v2)
     if isinstance(owner, Unit):

@@ -12,19 +12,22 @@ from pathlib import Path
 
 from partywall.blame.job import NEVER, BlameJob
 from partywall.blame.measure import labels
+from partywall.blame.measure.files import affinity
 from partywall.blame.measure.groups import disk_of, every, group_of
+from partywall.blame.measure.interfaces import Interface
 from partywall.blame.measure.levers import Lever, lever
 from partywall.blame.measure.owners import Kind
 from partywall.blame.measure.places import place_of
+from partywall.blame.measure.using import reader
 from partywall.blame.record import Place
 from partywall.errors import CapabilityError, Problem, UsageError
 from partywall.files import kernel_text
 from partywall.host import Host
 from partywall.sandbox import cgroups, tenants
 from partywall.sandbox.cgroups import Cgroups
-from partywall.sandbox.group_counts import disk_work, field, throttled_ns
 
 FIND_S = 1.0
+SETTLES_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,46 @@ def find(job: BlameJob, host: Host, victim: Sequence[int]) -> Found:
     kept_out = _paths_of([os.getpid(), *victim], host) | (
         {group_of(job.group, host, "--group")} if job.group else set()
     )
-    found = _named(job, host, groups, kept_out) if job.suspects else _unnamed(job, host, groups, kept_out)
+    find_in = _named if job.suspects else _unnamed
+    found = find_in(job, host, groups, kept_out, cpus_of(victim, host) if job.lever == "cpuset" else frozenset())
     if not found.suspects:
         raise _nobody(found)
     if len(found.suspects) > job.most:
         said = f"{len(found.suspects)} suspects are named, --most is {job.most}"
         raise UsageError(Problem(said, "name fewer, or give a larger --most", key="--most"))
     return found
+
+
+def cpus_of(victim: Sequence[int], host: Host) -> frozenset[int]:
+    """The CPUs on which the victim's processes may run, their children too, with other threads of the same cores.
+
+    A program that has just been started may still choose its CPUs, so they are read until they stay the same.
+    """
+    until, before = time.monotonic() + SETTLES_S, None
+    while (now := frozenset[int]().union(*map(affinity, _descendants(victim)))) != before:
+        before = now
+        if time.monotonic() > until:
+            break
+        time.sleep(SETTLES_S / 5)
+    cores = [frozenset(place["siblings"]) for place in host.facts.get("cpu", {}).get("places", ())]
+    return now.union(*(core for core in cores if core & now))
+
+
+def _descendants(pids: Sequence[int]) -> list[int]:
+    """Processes with their children, and the children of these."""
+    found, at = list(dict.fromkeys(pids)), 0
+    while at < len(found):
+        files = Path(f"/proc/{found[at]}/task").glob("*/children")
+        found += [int(word) for file in files for word in (kernel_text(str(file)) or "").split()]
+        at += 1
+    return found
+
+
+def expect_moves(job: BlameJob, found: Found) -> None:
+    """UsageError if suspects are to be moved off the victim's CPUs, and these are not known."""
+    if job.lever == "cpuset" and not all(each.place.cpus for each in found.suspects):
+        said = "--lever cpuset moves suspects off the victim's CPUs, and none of its processes is known on this host"
+        raise UsageError(Problem(said, "use --lever cpu", key="--lever"))
 
 
 def _nobody(found: Found) -> UsageError:
@@ -86,15 +122,15 @@ def _reason(text: str) -> str:
     return re.split(r"[;:]| \(", text.partition(" ")[2])[0]
 
 
-def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
+def _named(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str], victims: frozenset[int]) -> Found:
     paths = list(dict.fromkeys(group_of(text, host, "SUSPECT") for text in job.suspects))
     for path in paths:
         if why := _why_not(path, kept_out, job):
             raise UsageError(Problem(f"{path} {why}", "name another suspect", key="SUSPECT"))
-    return Found(tuple(_suspect(job, host, groups, path) for path in paths), ())
+    return Found(tuple(_suspect(job, host, groups, path, victims) for path in paths), ())
 
 
-def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> Found:
+def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str], victims: frozenset[int]) -> Found:
     found, left_out = list[Suspect](), list[str]()
     known = labels.Labels(has_systemd=_has_systemd(host))
     for path in every(groups):
@@ -103,26 +139,23 @@ def _unnamed(job: BlameJob, host: Host, groups: Cgroups, kept_out: set[str]) -> 
             left_out.append(f"{path} {why}")
             continue
         try:
-            found.append(_suspect(job, host, groups, path))
+            found.append(_suspect(job, host, groups, path, victims))
         except CapabilityError as error:
             left_out.append(str(error).partition(" — ")[0])
     found, idle = _busiest(found, job.most)
     return Found(tuple(found), (*left_out, *(f"{name} uses less than the others" for name in idle)))
 
 
-def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str) -> Suspect:
+def _suspect(job: BlameJob, host: Host, groups: Cgroups, path: str, victims: frozenset[int]) -> Suspect:
     kind, device = Kind(job.lever), disk_of(job.device, host)
-    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=device)
+    held = lever(kind, path, groups, has_systemd=_has_systemd(host), device=device, victims=victims)
     place = place_of(path, held, groups, host).model_copy(update={"device": device if kind is Kind.DISK else ""})
-    return Suspect(path, held, reader(kind, path, groups, device), place)
+    used = held.owner.sent if isinstance(held.owner, Interface) else reader(kind, path, groups, device)
+    return Suspect(path, held, used, place)
 
 
 def _has_systemd(host: Host) -> bool:
     return host.path("/run/systemd/system").is_dir()
-
-
-def _path(cgroup: str) -> str:
-    return f"/{cgroup.strip('/')}"
 
 
 def _paths_of(pids: Sequence[int], host: Host) -> set[str]:
@@ -151,45 +184,3 @@ def _busiest(found: list[Suspect], most: int) -> tuple[list[Suspect], list[str]]
     order = [at for use, at in sorted(used, key=lambda pair: -pair[0]) if use > 0]
     kept = order[:most]
     return [found[at] for at in kept], [each.name for at, each in enumerate(found) if at not in kept]
-
-
-def reader(kind: Kind, cgroup: str, groups: Cgroups, device: str) -> Callable[[], float]:
-    """A function that reads what a group has used so far: CPU seconds, or bytes on a disk."""
-    if kind is Kind.DISK:
-        return _bytes(groups, cgroup, device)
-    if groups.is_v2:
-        file = groups.folder("cpu", cgroup) / "cpu.stat"
-        return lambda: (field(_bytes_of(file), b"usage_usec ") or 0) / 1e6
-    if (usage := groups.v1.get("cpuacct", Path("/nowhere")) / cgroup.strip("/") / "cpuacct.usage").exists():
-        return lambda: float(kernel_text(str(usage)) or 0) / 1e9
-    folder = groups.folder("cpu", cgroup)
-    return lambda: sum(_ran_ns(pid) for pid in tenants.all_processes(folder)) / 1e9
-
-
-def _ran_ns(pid: int) -> int:
-    text = kernel_text(f"/proc/{pid}/schedstat")
-    return int(text.split()[0]) if text else 0
-
-
-def _bytes_of(file: Path) -> bytes:
-    return (kernel_text(str(file)) or "").encode()
-
-
-def _bytes(groups: Cgroups, cgroup: str, device: str) -> Callable[[], float]:
-    folder = str(groups.folder("io", cgroup))
-
-    def read() -> float:
-        _, read_bytes, write_bytes = (disk_work(folder, is_v2=groups.is_v2) or {}).get(device, (0, 0, 0))
-        return float(read_bytes + write_bytes)
-
-    return read
-
-
-def throttled(groups: Cgroups, cgroup: str) -> Callable[[], float] | None:
-    """A function that reads how long limits of a group, or of those around it, have stopped it; None for the root."""
-    if _path(cgroup) == "/":
-        return None
-    folder = groups.folder("cpu", cgroup)
-    local = folder / "cpu.stat.local"
-    file = local if local.exists() else folder / "cpu.stat"
-    return lambda: throttled_ns(_bytes_of(file)) / 1e9

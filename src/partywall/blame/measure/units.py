@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +19,14 @@ from partywall.host.systemd import INFINITY, Property, Systemd, SystemdError
 
 CPU_PROPERTIES = ("CPUQuotaPerSecUSec", "CPUQuotaPeriodUSec")
 DISK_PROPERTIES = ("IOReadBandwidthMax", "IOWriteBandwidthMax")
-PROPERTIES = {Kind.CPU: CPU_PROPERTIES, Kind.DISK: DISK_PROPERTIES, Kind.FREEZE: ()}
+CPUS_PROPERTY = "AllowedCPUs"
+PROPERTIES = {Kind.CPU: CPU_PROPERTIES, Kind.DISK: DISK_PROPERTIES, Kind.CPUSET: (CPUS_PROPERTY,), Kind.FREEZE: ()}
 LEFT = {
     "CPUQuotaPerSecUSec": "50-CPUQuota.conf",
     "CPUQuotaPeriodUSec": "50-CPUQuotaPeriodSec.conf",
     "IOReadBandwidthMax": "50-IOReadBandwidthMax.conf",
     "IOWriteBandwidthMax": "50-IOWriteBandwidthMax.conf",
+    CPUS_PROPERTY: "50-AllowedCPUs.conf",
 }
 """The file that a runtime property leaves."""
 
@@ -60,12 +62,18 @@ class Unit:
     def release(self) -> None:
         if self.files.kind is Kind.FREEZE:
             return self._do(lambda: self.manager.thaw(self.unit, frozen=False))
-        return self._set(*self.before)
+        self._set(*self.before)
+        if self.files.kind is Kind.CPUSET:
+            # systemd writes nothing for a unit whose CPUs somebody else has set.
+            self.files.release()
+        return None
 
     def _during(self, limit: float) -> tuple[Property, ...]:
         if self.files.kind is Kind.CPU:
             values = (max(1, int(limit * 1e6)), PERIOD_US)
             return tuple((name, ("t", value)) for name, value in zip(CPU_PROPERTIES, values, strict=True))
+        if self.files.kind is Kind.CPUSET:
+            return ((CPUS_PROPERTY, ("ay", mask(self.files.cpus))),)
         disk = f"/dev/block/{self.files.device}"
         return tuple((name, ("a(st)", [(disk, int(limit))])) for name in DISK_PROPERTIES)
 
@@ -94,6 +102,11 @@ class Unit:
         return Undo((Command(script, systemd.SOCKET),), self.files.before)
 
 
+def mask(cpus: Collection[int]) -> list[int]:
+    """CPUs as systemd has them: bytes, whose lowest bits are the first ones. Pure."""
+    return [sum(1 << bit for bit in range(8) if at + bit in cpus) for at in range(0, max(cpus, default=-1) + 1, 8)]
+
+
 def unit_of(unit: str, files: Files) -> Unit:
     """A unit of this host's systemd. CapabilityError if it does not answer, or does not know the unit."""
     name = f"/{files.folder.name}"
@@ -111,6 +124,8 @@ def _property(manager: Systemd, unit: str, name: str, device: str) -> Property:
     value = manager.get(unit, name)
     if isinstance(value, int):
         return name, ("t", value)
+    if name == CPUS_PROPERTY:
+        return name, ("ay", value)
     disk = f"/dev/block/{device}"
     known = [(path, limit) for path, limit in value if _is_device(path, device)]
     return name, ("a(st)", known or [(disk, INFINITY)])

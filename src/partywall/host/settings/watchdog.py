@@ -84,17 +84,19 @@ def _wait_until(until: float) -> None:
 
 
 def _put_back(given: Mapping[str, Any]) -> None:
-    _undo(given)
-    _forget(given["note"], given["pid"])
+    # What fails stays noted, for the next start of Partywall.
+    if _undo(given):
+        _forget(given["note"], given["pid"])
 
 
-def _undo(given: Mapping[str, Any]) -> None:
-    for command in given["commands"]:
-        run(command)
+def _undo(given: Mapping[str, Any]) -> bool:
+    """False if a command failed."""
+    failed = [why for command in given["commands"] if (why := run(command))]
     for file, text in given["before"].items():
         # A group may be gone.
         with contextlib.suppress(OSError), open(file, "w") as out:  # noqa: PTH123 - nothing else is imported
             out.write(text)
+    return not failed
 
 
 def run(command: Mapping[str, Any]) -> str:

@@ -279,6 +279,10 @@ def test_the_tenant_that_fills_a_shared_link_is_named(
             drains.kill()
     assert done.returncode == 1, done.stderr
     result = json.loads(done.stdout)["result"]
-    assert [each["suspect"] for each in result["suspects"] if each["state"] == "guilty"] == [suspects["guilty"]]
+    first = result["suspects"][0]
+    assert (first["suspect"], first["state"]) == (suspects["guilty"], "guilty")
+    # It sends 24 of 40 Mbit/s. An innocent one may be named by chance, in one of twenty experiments.
+    assert first["taken"] == pytest.approx(0.6, abs=0.15)
+    assert "through what it sends" in result["headline"] or "waiting for" in result["headline"]
     assert "tc qdisc replace dev eth0 root tbf" in result["helps"][0]["text"]
     assert {name: queue(link, name) for name in NAMES} == before

@@ -293,7 +293,7 @@ def _headline(
         case Verdict.NEIGHBOUR:
             named = ", ".join(_harm(each, unit) for each in look.guilty)
             first = next(each for each in suspects if each.state is State.GUILTY)
-            return named if first.waits is None else f"{named}, through {said(first.waits)}"
+            return named if first.waits is None else f"{named}, through {said(first.waits, job.lever)}"
         case Verdict.OWN:
             share = bare_percent(own or 0.0, 0)
             return f"The victim's own limit stops it for {share} of the time; no neighbour was found guilty"

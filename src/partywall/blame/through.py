@@ -14,6 +14,8 @@ from partywall.values import Frozen
 
 ALPHA = 0.01
 UNSEEN = "nothing that the kernel counts: memory bandwidth, a cache or a lock"
+BY_LEVER = {"network": "what it sends", "disk": "what it does on this disk", "cpuset": "the cores that both use"}
+"""What pulses of these levers act on, where no counter moves."""
 
 
 class Dose(Frozen):
@@ -69,6 +71,6 @@ def waiting(slots: Sequence[Slot], at: int, block_slots: int, delay: int, per_sl
     return tuple(sorted(found, key=lambda each: -each.less.value))
 
 
-def said(found: Sequence[Waiting]) -> str:
-    """The waits as the end of a sentence."""
-    return f"waiting for {found[0].resource}" if found else UNSEEN
+def said(found: Sequence[Waiting], lever: str) -> str:
+    """The waits as the end of a sentence. lever: of the pulses that shorten them."""
+    return f"waiting for {found[0].resource}" if found else BY_LEVER.get(lever, UNSEEN)

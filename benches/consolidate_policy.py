@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 
 from frame import Options, Outcome, bench
 from partywall.consolidate import check
-from partywall.consolidate.capability import demand_of_day, unplaced
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.measure.simulating import demand_of_day, unplaced
 from partywall.consolidate.placement import exact, plan, traces
 from partywall.consolidate.placement.bound import least_energy_j
 from partywall.consolidate.placement.policies import POLICIES, PUBLISHED

@@ -12,12 +12,13 @@ import pytest
 import partywall
 from partywall import kinds
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, applied
+from partywall.consolidate.capability import Consolidations
 from partywall.consolidate.document import Control
 from partywall.consolidate.job import PlanJob, SimulationJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Timing
 from partywall.consolidate.measure.control import CONTROLS
+from partywall.consolidate.measure.planning import applied
 from partywall.consolidate.measure.practice import PracticeCluster
 from partywall.consolidate.measure.watch import Watching
 from partywall.consolidate.record import ConsolidationDirectory

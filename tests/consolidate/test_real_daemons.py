@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, applied, watched
+from partywall.consolidate.capability import Consolidations
 from partywall.consolidate.job import PlanJob, WatchJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
+from partywall.consolidate.measure.managing import watched
+from partywall.consolidate.measure.planning import applied
 from partywall.consolidate.record import ConsolidationDirectory
 from partywall.consolidate.values import Step
 from partywall.core.capability import Options

@@ -3,11 +3,12 @@
 import pytest
 
 from partywall.consolidate import check
-from partywall.consolidate.capability import Consolidations, _Watch, watched
+from partywall.consolidate.capability import Consolidations
 from partywall.consolidate.findings import energy_j, findings
 from partywall.consolidate.job import WatchJob
 from partywall.consolidate.measure import connect
 from partywall.consolidate.measure.apply import Applying, StoppedError, Timing
+from partywall.consolidate.measure.managing import Manager, watched
 from partywall.consolidate.measure.practice import PracticeCluster
 from partywall.consolidate.measure.seams import Observed
 from partywall.consolidate.measure.seeing import Seeing
@@ -392,7 +393,7 @@ def test_a_look_that_cannot_be_kept_is_told_and_ends_nothing(cluster):
     hypervisor = connect.hypervisor_of(cluster)
     with Seeing(cluster, hypervisor, Host.here(), take, 60.0) as seeing:
         assert "No space left" in repr(seeing.failed)
-        watch = _Watch(
+        watch = Manager(
             WatchJob(cluster=cluster, every_s=60.0, dry_run=True),
             hypervisor,
             Options(Host.here()),

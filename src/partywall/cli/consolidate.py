@@ -42,8 +42,9 @@ def apply(
     """
     from partywall.cli.execution import carry_out
     from partywall.cli.live import Live, wide_console
-    from partywall.consolidate.capability import Consolidations, applied
+    from partywall.consolidate.capability import Consolidations
     from partywall.consolidate.measure.apply import Timing
+    from partywall.consolidate.measure.planning import applied
     from partywall.consolidate.record import ConsolidationDirectory
     from partywall.core.capability import Options
 
@@ -83,8 +84,8 @@ def watch(
     """
     from partywall.cli.live import Live, wide_console
     from partywall.consolidate import check
-    from partywall.consolidate.capability import watched
     from partywall.consolidate.job import WatchJob
+    from partywall.consolidate.measure.managing import watched
     from partywall.core.capability import Options
 
     console = wide_console()

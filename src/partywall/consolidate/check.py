@@ -17,7 +17,6 @@ from partywall.core.document.shipped import shipped_as
 from partywall.errors import UsageError
 from partywall.power import meters
 from partywall.power.address import OF_THIS_HOST
-from partywall.sandbox.libvirt.domain import is_local
 
 KEY = "partywall_cluster"
 _STAND_INS: dict[str, Any] = {KEY: 1, "name": "unnamed"}
@@ -103,6 +102,8 @@ def _hosts(cluster: Cluster) -> Iterator[Mistake]:
 
 def _meter(name: str, uri: str | None, at: tuple[str, ...]) -> Iterator[Mistake]:
     """What is wrong with a meter's name. Whether there is such a meter is known when it is read."""
+    from partywall.sandbox.libvirt.domain import is_local  # noqa: PLC0415 - slow to import
+
     try:
         address, _ = meters.check(name)
     except UsageError as error:

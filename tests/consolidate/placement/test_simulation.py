@@ -5,8 +5,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from partywall.consolidate.capability import Simulating, simulated, unplaced
 from partywall.consolidate.document import Cluster
+from partywall.consolidate.measure.simulating import Simulating, simulated, unplaced
 from partywall.consolidate.placement import traces
 from partywall.consolidate.placement.bound import least_energy_j
 from partywall.consolidate.placement.policies import POLICIES, beloglazov

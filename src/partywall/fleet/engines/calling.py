@@ -58,8 +58,13 @@ class Calling(ABC):
             raise Unreachable(f"{host}: the look at its ledger was not answered as expected: {error}") from None
 
     @abstractmethod
-    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
-        """The command line that runs a command on a host. begins: whether it starts what goes on after it."""
+    def argv(
+        self, place: Place, words: Sequence[str], *, begins: bool = False, seconds: float = TIMEOUT_S
+    ) -> list[str]:
+        """The command line that runs a command on a host.
+
+        begins: whether it starts what goes on after it. seconds: after this time, nobody waits for it any more.
+        """
 
     def python(self, place: Place) -> str:
         """Python on a host, with what Partywall needs."""
@@ -137,8 +142,9 @@ class Calling(ABC):
     def _done(
         self, place: Place, words: Sequence[str], given: bytes, *, begins: bool = False
     ) -> subprocess.CompletedProcess[bytes]:
-        argv = self.argv(place, shell(words, place, self._brought.get(place.name, "")), begins=begins)
         timeout_s = TIMEOUT_S + len(given) / SLOWEST_BPS
+        wrapped = shell(words, place, self._brought.get(place.name, ""))
+        argv = self.argv(place, wrapped, begins=begins, seconds=timeout_s)
         try:
             done = subprocess.run(
                 argv, input=given, capture_output=True, timeout=timeout_s, check=False, env=self.environment()

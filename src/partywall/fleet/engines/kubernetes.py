@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from partywall import __version__
 from partywall.errors import Problem, UsageError
-from partywall.fleet.engines.calling import Calling
+from partywall.fleet.engines.calling import TIMEOUT_S, Calling
 from partywall.fleet.engines.cluster import HOLD_S, KEEPER, Command, Listed
 from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.inventory import Place
@@ -146,9 +146,11 @@ class Kubernetes(Calling):
             return dataclasses.replace(look, state=dataclasses.replace(look.state, why=why))
         return look
 
-    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+    def argv(
+        self, place: Place, words: Sequence[str], *, begins: bool = False, seconds: float = TIMEOUT_S
+    ) -> list[str]:
         """A command in a pod on the node, which is started if there is none."""
-        del begins
+        del begins, seconds
         through = ["exec", f"--namespace={_namespace(place)}", "--stdin", self._pod(place).name]
         return [*_kubectl(place), *through, f"--container={CONTAINER}", "--", "sh", "-c", _ASK, "sh", *words]
 

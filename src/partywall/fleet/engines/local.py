@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from partywall.fleet.engines.calling import Calling
+from partywall.fleet.engines.calling import TIMEOUT_S, Calling
 from partywall.fleet.inventory import Place
 
 
 class Local(Calling):
     """The places of an inventory as this host. They share its ledger unless `partywall_ledger` names another."""
 
-    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
-        del place, begins
+    def argv(
+        self, place: Place, words: Sequence[str], *, begins: bool = False, seconds: float = TIMEOUT_S
+    ) -> list[str]:
+        del place, begins, seconds
         return list(words)
 
     def python(self, place: Place) -> str:

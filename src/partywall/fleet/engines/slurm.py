@@ -9,6 +9,7 @@ does not start it a second time (`--no-requeue`), and if it did, the ledger woul
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import secrets
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from partywall.fleet.engines.calling import Calling, shell
+from partywall.fleet.engines.calling import TIMEOUT_S, Calling, shell
 from partywall.fleet.engines.cluster import HOLD_S, KEEPER, Command, Listed, keeper_of
 from partywall.fleet.engines.engine import Unreachable
 from partywall.fleet.inventory import Place
@@ -34,8 +35,6 @@ UNASKED_S = 4.0
 """What is said to be left of a lease that is still to be asked for: less than half of the shortest one."""
 LOOK_S = 0.5
 """How old what is known of jobs may be, and how often it is looked whether one has begun."""
-SHORT_MIN = 5
-"""The limit of a job that is one request, in minutes."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 OVER = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
@@ -170,7 +169,9 @@ class Slurm(Calling):
             state = dataclasses.replace(state, why=f"{state.why}; {ended}")
         return dataclasses.replace(look, state=state)
 
-    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
+    def argv(
+        self, place: Place, words: Sequence[str], *, begins: bool = False, seconds: float = TIMEOUT_S
+    ) -> list[str]:
         """A step beside one of our jobs on the node, or a short job of its own if there is none."""
         alive = [job for job in self._jobs(place.name) if not job.is_over and not job.waits]
         carrier = next((job for job in alive if job.runs), None)
@@ -178,7 +179,9 @@ class Slurm(Calling):
             state = f"is {alive[0].state}" if alive else "has ended"
             raise Unreachable(f"{place.name}: its job {state}; look at: squeue --nodelist={_node(place)}")
         if carrier is None:
-            through = ["--immediate=5", *_options(place), f"--time={SHORT_MIN}"]
+            # A job that is one request ends with it. One that Slurm's controller has forgotten to end, because it was
+            # killed, would keep the node from ours until its limit.
+            through = ["--immediate=5", *_options(place), f"--time={math.ceil(seconds / 60)}"]
         else:
             through = [f"--jobid={carrier.number}", "--overlap"]
             words = ["sh", "-c", _ASK, "sh", carrier.box, shlex.join(words)] if begins else words

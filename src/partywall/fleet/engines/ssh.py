@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from partywall.fleet.engines.calling import Calling
+from partywall.fleet.engines.calling import TIMEOUT_S, Calling
 from partywall.fleet.inventory import Place
 from partywall.sandbox.ssh.connection import argv as ssh_argv
 from partywall.sandbox.ssh.connection import explained
@@ -28,8 +28,10 @@ def options(variables: Mapping[str, str]) -> list[str]:
 class Ssh(Calling):
     """Hosts behind ssh."""
 
-    def argv(self, place: Place, words: Sequence[str], *, begins: bool = False) -> list[str]:
-        del begins
+    def argv(
+        self, place: Place, words: Sequence[str], *, begins: bool = False, seconds: float = TIMEOUT_S
+    ) -> list[str]:
+        del begins, seconds
         return ssh_argv(_destination(place), shlex.join(words), options(place.variables))
 
     def explained(self, place: Place, said: str, code: int) -> str:

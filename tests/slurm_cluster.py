@@ -1,5 +1,6 @@
 """A real Slurm whose nodes are all this host: a controller and a daemon for each node, with their own configuration."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -7,8 +8,6 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-
-from partywall.host import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmstepd", "srun", "sbatch", "squeue", "scancel", "scontrol")
 CONFIGURATION = """\
@@ -46,6 +45,15 @@ def lacking():
 NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN"
 
 
+def _free_ports(count):
+    """As many ports, all different: each stays taken until the last one is found."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
 class SlurmCluster:
     """Ends with `stop`. configuration: for $SLURM_CONF. nodes: the cgroup in which each works, if any.
 
@@ -59,17 +67,23 @@ class SlurmCluster:
             (self.folder / name).mkdir()
         self.configuration = self.folder / "slurm.conf"
         host, cpus = socket.gethostname().partition(".")[0], os.cpu_count()
-        lines = [NODE.format(name=name, host=host, port=free_port(), cpus=cpus) for name in nodes]
-        about = {"folder": self.folder, "name": host, "controller": free_port(), "nodes": "\n".join(lines)}
+        own, *ports = _free_ports(1 + len(nodes))
+        each = zip(nodes, ports, strict=True)
+        lines = [NODE.format(name=name, host=host, port=port, cpus=cpus) for name, port in each]
+        about = {"folder": self.folder, "name": host, "controller": own, "nodes": "\n".join(lines)}
         self.configuration.write_text(CONFIGURATION.format(**about))
         self._environment = os.environ | {"SLURM_CONF": str(self.configuration)}
         self._logs, self._processes = [], []
-        self._controller = self._start("slurmctld", "-D", "-c")
-        self.daemons = {
-            name: self._start("slurmd", "-D", "-N", name, group=group, log=f"slurmd-{name}")
-            for name, group in nodes.items()
-        }
-        self.wait_for("sinfo", "--noheader", "--format=%T %D", until=f"idle {len(nodes)}")
+        try:
+            self._controller = self._start("slurmctld", "-D", "-c")
+            self.daemons = {
+                name: self._start("slurmd", "-D", "-N", name, group=group, log=f"slurmd-{name}")
+                for name, group in nodes.items()
+            }
+            self.wait_for("sinfo", "--noheader", "--format=%T %D", until=f"idle {len(nodes)}")
+        except BaseException:
+            self.stop()
+            raise
 
     def _start(self, program, *arguments, group=None, log=""):
         self._logs.append((self.folder / f"{log or program}.log").open("wb"))

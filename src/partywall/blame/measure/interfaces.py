@@ -132,7 +132,9 @@ class Tc:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             # In a session of its own, Ctrl-C does not end it before everything is put back.
             argv, pipe, both = ["tc", "-force", "-batch", "-"], subprocess.PIPE, subprocess.STDOUT
-            return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=both, text=True, start_new_session=True)
+            return subprocess.Popen(
+                argv, stdin=pipe, stdout=pipe, stderr=both, text=True, errors="replace", start_new_session=True
+            )
 
         self._process, self._line = in_namespace(namespace, start), 0
         weakref.finalize(self, _end, self._process)

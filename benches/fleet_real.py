@@ -124,7 +124,9 @@ def on_guests(is_limited: bool) -> Found:
             machine.run(f"printf %s {shlex.quote(python)} > /opt/python && chmod 755 /opt/python")
             if is_limited and host == BAD:
                 limit = f"CPUQuota={GUEST_CPUS:.0%} CPUQuotaPeriodSec={limited_group.PERIOD_US // 1000}ms"
-                machine.run(f"systemctl set-property --runtime user-0.slice {limit}")
+                # Requests are in the first, runs in the other.
+                for part in ("user.slice", "system.slice"):
+                    machine.run(f"systemctl set-property --runtime {part} {limit}")
             machines[host] = machine
             lines.append(f"{host} ansible_port={machine.port}")
         options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -o LogLevel=ERROR"

@@ -91,6 +91,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("guard run policy.yaml --every", "0s", "must be greater than 0, not 0s"),
     *((f"fleet run localhost demo --{name}", "x", DURATION) for name in ("budget", "lease", "every")),
     *((f"fleet admit a --against done --{name}", "x", DURATION) for name in ("budget", "lease", "every")),
+    ("fleet watch done --every", "x", DURATION),
     ("fleet run localhost demo --at-once", "0", "must be at least 1, not 0"),
     ("fleet run localhost demo --attempts", "11", "must be at most 10, not 11"),
     ("fleet run localhost demo --rounds", "0", "must be at least 1, not 0"),
@@ -103,7 +104,10 @@ WRONG: list[tuple[str, str, str]] = [
     ("fleet admit a --against", "/none", "/none is not the record of a fleet"),
     ("fleet admit a --against done --margin", "x", SHARE),
     ("fleet gate done --margin", "x", SHARE),
-    *((f"fleet {verb} done --format", "x", "must be text or json, not 'x'") for verb in ("report", "gate", "stop")),
+    *(
+        (f"fleet {verb} done --format", "x", "must be text or json, not 'x'")
+        for verb in ("watch", "report", "gate", "stop")
+    ),
     ("trace a b --for", "x", DURATION),
     ("trace a b --for", "0s", "must be greater than 0, not 0s"),
     ("trace a b --one-in", "x", NUMBER),

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from partywall import files
 from partywall.core.capability import Options
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
-from partywall.fleet.actions import Gate, ShowReport, Stop
+from partywall.fleet.actions import Gate, ShowReport, Stop, Watch
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
 from partywall.fleet.engines.engine import Unreachable
@@ -27,7 +28,7 @@ from partywall.fleet.ledger.lease import Lease, Phase, State
 from partywall.fleet.ledger.look import Chunk, Look
 from partywall.fleet.measure import controlling, following
 from partywall.fleet.measure.controlling import Controller
-from partywall.fleet.record import FleetRecord, Home, Tried
+from partywall.fleet.record import Became, Failed, FleetRecord, Home, Tried
 from partywall.host import Host
 from partywall.testing.engines import GOES_ON, Ends, Hostile, Simulated
 
@@ -267,6 +268,40 @@ def test_after_ctrl_c_hosts_measure_on_and_the_next_controller_takes_them_over(m
     assert set(record.measured) == {"a", "b", "c"}
     assert sorted(simulated.began) == [("a", 1), ("b", 1), ("c", 1)]
     assert record.begin() == 3
+
+
+def test_a_fleet_is_followed_from_elsewhere_until_its_controller_ends(make, tmp_path: Path):
+    runs = {"a": [ends(0.9)], "b": [ends(0.9)], "c": [ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    seen: list[str] = []
+    ready, watch = threading.Event(), Watch.parsed({"record": str(record.path), "every_ns": "10ms"})
+
+    def follows() -> None:
+        for report in watch.follow():
+            seen.append(report.headline)
+            ready.set()
+
+    with record.exclusive():
+        watcher = threading.Thread(target=follows)
+        watcher.start()
+        assert ready.wait(10)
+        measure(record, simulated)
+    watcher.join(10)
+    assert (seen[0], seen[-1]) == ("0 of 3 hosts", "3 of 3 hosts")
+    assert (
+        watch.act(lambda: None).headline == ShowReport.parsed({"record": str(record.path)}).act(lambda: None).headline
+    )
+
+
+def test_what_lines_say_of_hosts_is_what_stands_in_the_table(make):
+    record = make({"a": [], "b": [], "c": [], "d": []})
+    record.stream.append(Tried(host="b", attempt=1))
+    record.stream.append(Became(host="c", attempt=1, phase=Phase.STARTING, why="its job 7 waits (Resources)"))
+    record.stream.append(Failed(host="d", why="no route"))
+    rows = [(row.host, row.state, row.why) for row in record.standings()]
+    waits = ("c", "starting", "its job 7 waits (Resources)")
+    assert rows == [("a", "waits", ""), ("b", "asked", ""), waits, ("d", "failed", "no route")]
+    assert not record.is_controlled()
 
 
 def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from partywall.cli import execution, leftovers, output
 from partywall.cli.arguments import check_metrics_file, write_metrics
 from partywall.cli.live import Live, Watching, wide_console
 from partywall.core.capability import EXITS, Capability, Options
-from partywall.core.job import Action, Job
+from partywall.core.job import Action, Following, Job
 from partywall.core.report import terminal
 from partywall.errors import Problem, UsageError
-from partywall.events import Emit, reports
+from partywall.events import Emit, Seen, reports
 
 if TYPE_CHECKING:
     import typer
 
     from partywall.cli.made import AnyCapability, Shared
+    from partywall.core.report.value import Report
 
 
 def act(name: str, action: type[Action], context: typer.Context, given: Mapping[str, Any], shared: Shared) -> int:
     """Carries out an action, and shows what is said of it."""
-    report = action.parsed(given).act(context.obj)
+    wanted, console = action.parsed(given), wide_console(shared.format_)
+    if isinstance(wanted, Following):
+        with Watching(console, lambda seen: cast("Report", seen), wanted.doing, ends=False) as view:
+            for seen in wanted.follow():
+                view(Seen(seen))
+    report = wanted.act(context.obj)
     code = EXITS[report.outcome]
     if shared.format_ == output.Format.JSON:
         return output.write(name, report.values, code)
-    terminal.show(report, wide_console(shared.format_))
+    terminal.show(report, console)
     return code
 
 

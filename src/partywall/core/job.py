@@ -172,6 +172,16 @@ class Action(Job):
         """Does it, and returns what is said of it. host: gives this host, which takes a moment."""
 
 
+class Following(Action):
+    """An action that first shows what goes on, again and again, until that ends. doing: what it does, for people."""
+
+    doing: ClassVar[str] = "watching"
+
+    @abstractmethod
+    def follow(self) -> Iterator[Report]:
+        """What is to be seen now, and then each time that some of it may have changed."""
+
+
 J = TypeVar("J", bound=Job)
 M = TypeVar("M")
 

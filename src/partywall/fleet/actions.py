@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from partywall.core.job import Action, Option
+from partywall.core.job import Action, Duration, Following, Option
 from partywall.core.report.value import Column, Report, Table
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.fleet.job import RunJob
@@ -21,13 +22,8 @@ STOPPED_AT_ONCE = 32
 RECORD = Option("A record of 'partywall fleet run'.", metavar="RECORD")
 
 
-class ShowReport(Action):
-    """Show what is known of a fleet so far, while it is measured too. 'partywall report' also writes the page.
-
-    Exit code: 0 no host differs, 1 a host isolates worse, 2 bad record, 3 too few hosts to tell.
-    """
-
-    verb: ClassVar[str] = "report"
+class OfRecord(Action):
+    """What is known of the fleet of a record."""
 
     record: Annotated[Path, RECORD]
 
@@ -38,6 +34,43 @@ class ShowReport(Action):
         del host
         record = FleetRecord.open(self.record)
         return report.report(findings_of(record.measured, record.failed), {"name": record.name})
+
+
+class ShowReport(OfRecord):
+    """Show what is known of a fleet so far, while it is measured too. 'partywall report' also writes the page.
+
+    Exit code: 0 no host differs, 1 a host isolates worse, 2 bad record, 3 too few hosts to tell.
+    """
+
+    verb: ClassVar[str] = "report"
+
+
+class Watch(OfRecord, Following):
+    """Follow a fleet while another terminal, or nobody, waits for it: the table of hosts, then the report.
+
+    Ctrl-C ends only the watching. If the controller has ended before the fleet, this ends too: hosts measure on, and
+    'partywall fleet run --resume RECORD' takes them over.
+
+    Exit code: 0 no host differs, 1 a host isolates worse, 2 bad record, 3 too few hosts to tell, 130 Ctrl-C.
+    """
+
+    verb: ClassVar[str] = "watch"
+
+    every_ns: Annotated[Duration, Option("Time between two looks at the record.", flag="--every", example="2s")] = (
+        2_000_000_000
+    )
+
+    def follow(self) -> Iterator[Report]:
+        from partywall.fleet import report
+
+        record = FleetRecord.open(self.record)
+        while True:
+            # Asked for first: what is written after it is seen the next time.
+            goes_on = record.is_controlled()
+            yield report.live(record.standings())
+            if not goes_on:
+                return
+            time.sleep(self.every_ns / 1e9)
 
 
 class Gate(Action):

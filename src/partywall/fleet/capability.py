@@ -9,7 +9,7 @@ from partywall import units
 from partywall.core.capability import Capability, Options, Outline
 from partywall.errors import Exit, TrialError
 from partywall.events import Emit
-from partywall.fleet.actions import Gate, ShowReport, Stop
+from partywall.fleet.actions import Gate, ShowReport, Stop, Watch
 from partywall.fleet.job import AdmitJob, FleetJob, RunJob
 from partywall.fleet.record import Fleet, FleetRecord, Measured
 
@@ -35,7 +35,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
     """Measure the same thing on many hosts of an Ansible inventory, and compare them (docs/fleet.md)."""
 
     jobs, record = (RunJob, AdmitJob), FleetRecord
-    actions = (ShowReport, Gate, Stop)
+    actions = (Watch, ShowReport, Gate, Stop)
     rows, doing = "figures", "measuring"
     keeps = "the measurement goes on"
     disturbs = False

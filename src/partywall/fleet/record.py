@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field
 
 from partywall.core.record import JobRecord, Stream
+from partywall.errors import UsageError
 from partywall.files import sync_below
 from partywall.fleet.job import MARK, AdmitJob, FleetJob, RunJob
 from partywall.fleet.ledger.lease import Phase, State
@@ -139,6 +140,29 @@ class FleetRecord(JobRecord[FleetJob]):
     def attempts(self) -> dict[str, Tried]:
         """The last attempt that was ordered, by host."""
         return {line.host: line for line in self.stream if isinstance(line, Tried)}
+
+    def standings(self) -> tuple[Standing, ...]:
+        """What is known of each host, as far as lines tell, for those who only read the record."""
+        found = {place.name: Standing(place.name, "waits") for place in self.job.places}
+        for line in self.stream:
+            match line:
+                case Tried(host=host, attempt=attempt):
+                    found[host] = Standing(host, "asked", attempt=attempt)
+                case Became(host=host, attempt=attempt, phase=phase, why=why):
+                    found[host] = Standing(host, str(phase), attempt=attempt, why=why)
+                case Measured(host=host):
+                    found[host] = Standing(host, "measured", 1.0)
+                case Failed(host=host, why=why):
+                    found[host] = Standing(host, "failed", why=why)
+        return tuple(found.values())
+
+    def is_controlled(self) -> bool:
+        """True while a controller has the record."""
+        try:
+            with self.exclusive():
+                return False
+        except UsageError:
+            return True
 
     @property
     def fleet(self) -> Fleet | None:

@@ -287,6 +287,28 @@ def test_a_damaged_lease_ends_its_run_and_hides_none(world: World):
     assert world.ensure(order()).phase is Phase.LOST
 
 
+def test_a_host_whose_clock_is_days_ahead_keeps_and_loses_its_lease_like_others(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    if why := ssh_server.lacking():
+        pytest.skip(why)
+    place, server = (
+        prepared(tmp_path, monkeypatch),
+        ssh_server.SshServer(tmp_path_factory.mktemp("ahead"), ahead_s=300_000, alone=True),
+    )
+    monkeypatch.setenv("PARTYWALL_SSH", server.client)
+    try:
+        world = World(Ssh([place]), tmp_path / "ledger", tmp_path / "home")
+        world.ensure(order(0.1))
+        assert world.until(Phase.ENDED).exit == 0
+        world.ensure(order(run="b", term_s=4))
+        assert 0 < world.until(Phase.RUNNING, run="b").left_s <= 4
+        time.sleep(5)
+        assert world.until(Phase.LOST, run="b").why == "its lease expired"
+    finally:
+        server.stop()
+
+
 def test_files_come_home_once_and_whole(world: World):
     world.ensure(order(0.1))
     world.until(Phase.ENDED)

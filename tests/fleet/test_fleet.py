@@ -301,7 +301,43 @@ def test_what_lines_say_of_hosts_is_what_stands_in_the_table(make):
     rows = [(row.host, row.state, row.why) for row in record.standings()]
     waits = ("c", "starting", "its job 7 waits (Resources)")
     assert rows == [("a", "waits", ""), ("b", "asked", ""), waits, ("d", "failed", "no route")]
-    assert not record.is_controlled()
+    assert not record.is_written()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"result": {"headline": "", "cells": [{"role": 1}]}, "problems": []},
+        {"result": {"cells": []}, "problems": []},
+        {"result": 5, "problems": []},
+        {"result": None, "problems": [5]},
+        {"result": {"headline": "", "cells": 7}, "problems": 3},
+    ],
+)
+def test_a_host_that_answers_oddly_is_told_of_and_the_others_go_on(make, tmp_path: Path, said: object):
+    def lies(folder: Path, _lease: Lease) -> int:
+        (folder / "result.json").write_text(json.dumps(said))
+        return 0
+
+    runs = {"a": [lies], "b": [ends(0.9)], "c": [ends(0.9)]}
+    record, simulated = make(runs), Simulated(tmp_path / "sim", runs)
+    measure(record, simulated)
+    assert set(record.measured) == {"b", "c"}
+    assert record.failed["a"].startswith("a: ")
+
+
+def test_an_engine_that_fails_for_one_host_fails_it_alone(make, tmp_path: Path):
+    class Odd(Simulated):
+        def fetch(self, host: str, run: str, since: Mapping[str, int]) -> Look:
+            if host == "a":
+                raise KeyError("phase")
+            return super().fetch(host, run, since)
+
+    runs = {"a": [ends(0.9)], "b": [ends(0.9)], "c": [ends(0.9)]}
+    record, odd = make(runs), Odd(tmp_path / "sim", runs)
+    measure(record, odd)
+    assert set(record.measured) == {"b", "c"}
+    assert record.failed["a"] == "a: what it or its engine answered cannot be used: KeyError('phase')"
 
 
 def test_stop_ends_what_measures_and_fences_the_controller(make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

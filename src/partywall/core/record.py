@@ -123,6 +123,18 @@ class Record:
         finally:
             os.close(descriptor)
 
+    def is_written(self) -> bool:
+        """True while a process holds the lock for writing."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            # A shared one, so that others who only ask do not see each other.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def _lock(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -66,7 +66,7 @@ class Watch(OfRecord, Following):
         record = FleetRecord.open(self.record)
         while True:
             # Asked for first: what is written after it is seen the next time.
-            goes_on = record.is_controlled()
+            goes_on = record.is_written()
             yield report.live(record.standings())
             if not goes_on:
                 return

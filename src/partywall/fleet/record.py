@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from pydantic import Field
 
 from partywall.core.record import JobRecord, Stream
-from partywall.errors import UsageError
 from partywall.files import sync_below
 from partywall.fleet.job import MARK, AdmitJob, FleetJob, RunJob
 from partywall.fleet.ledger.lease import Phase, State
@@ -155,14 +154,6 @@ class FleetRecord(JobRecord[FleetJob]):
                 case Failed(host=host, why=why):
                     found[host] = Standing(host, "failed", why=why)
         return tuple(found.values())
-
-    def is_controlled(self) -> bool:
-        """True while a controller has the record."""
-        try:
-            with self.exclusive():
-                return False
-        except UsageError:
-            return True
 
     @property
     def fleet(self) -> Fleet | None:

@@ -15,7 +15,7 @@ from partywall.fleet.engines.engine import Engine
 from partywall.fleet.findings.findings import opened
 from partywall.fleet.inventory import Place
 from partywall.fleet.ledger.lease import Phase
-from partywall.fleet.measure.following import Follower, Given, NotNow, Progress, Superseded, Time
+from partywall.fleet.measure.following import WORDS_MOST, Follower, Given, NotNow, Progress, Superseded, Time
 from partywall.fleet.record import Became, Failed, FleetRecord, Measured, Standing, Tried
 
 STEP_S = 0.2
@@ -144,6 +144,9 @@ class Controller:
             return False
         except PartywallError as error:
             self._fail(host, str(error))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Whatever a host or an engine answers is this host's own matter: the others go on.
+            self._fail(host, f"{host}: what it or its engine answered cannot be used: {error!r}"[:WORDS_MOST])
         else:
             self._write(measured)
             self._put(Standing(host, "measured", 1.0))

@@ -287,11 +287,13 @@ PARTS = ("cpu", "kernel", "cgroup", "virtualisation", "memory")
 
 
 def facts_of(host: Mapping[str, Any]) -> dict[str, str]:
-    """The facts of a host that are one word or number each, such as kernel.release."""
-    facts = {}
-    for part in PARTS:
-        about = host.get(part)
-        for name, value in about.items() if isinstance(about, Mapping) else ():
-            if isinstance(value, str | bool | int) and value != "":
-                facts[f"{part}.{name}"] = str(value)
-    return facts
+    """The facts of a host that are one word or number each, such as kernel.release or cpu.frequency.governor."""
+    return {name: fact for part in PARTS for name, fact in _words(part, host.get(part))}
+
+
+def _words(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for inner, content in value.items():
+            yield from _words(f"{name}.{inner}", content)
+    elif isinstance(value, str | bool | int) and value != "":
+        yield name, str(value)

@@ -97,6 +97,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("fleet run localhost demo --rounds", "0", "must be at least 1, not 0"),
     ("fleet run localhost demo --hours", "9-17", "'9-17' are not hours"),
     ("fleet run localhost demo --idle", "x", SHARE),
+    ("fleet run localhost demo --least", "x", SHARE),
     ("fleet admit a --against done --attempts", "0", "must be at least 1, not 0"),
     ("fleet run localhost demo --engine", "x", "there is no engine 'x'"),
     ("fleet run localhost demo --hosts", "x", "no host or group is called 'x'"),

@@ -141,6 +141,11 @@ class FleetJob(Job):
         """The load a CPU with which a host is idle; None if it may be busy."""
         return None
 
+    @property
+    def least(self) -> float:
+        """The smallest loss that a host is measured further for."""
+        return 0.05
+
     def not_now(self, at: datetime.time) -> str:
         """Why no host begins at a time of day; empty if hosts may begin."""
         del at
@@ -213,6 +218,10 @@ class RunJob(FleetJob):
             flag="--rounds",
         ),
     ] = 1
+    least_: Annotated[
+        Share,
+        Option("With --rounds: the smallest loss that a host is measured further for.", flag="--least", example="5%"),
+    ] = 0.05
     hours: Annotated[
         str,
         AfterValidator(_hours),
@@ -249,6 +258,10 @@ class RunJob(FleetJob):
     @property
     def rounds(self) -> int:
         return self.rounds_
+
+    @property
+    def least(self) -> float:
+        return self.least_
 
     @property
     def load_most(self) -> float | None:

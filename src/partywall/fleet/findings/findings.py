@@ -13,7 +13,7 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.fleet.findings import judging, sharing
-from partywall.fleet.findings.allocating import is_open
+from partywall.fleet.findings.allocating import LEAST, is_open
 from partywall.fleet.findings.judging import FALSE_DISCOVERIES, MIN_HOSTS, Admitted, Flags, Gated
 from partywall.fleet.findings.pooling import Floats, Posterior, fitted, moderated
 from partywall.fleet.findings.sharing import Shared
@@ -144,12 +144,12 @@ def error_of(cell: Cell) -> float:
     return max(math.log(cell.high / cell.low) / reach, 1e-6)
 
 
-def opened(measured: Mapping[str, Measured]) -> set[str]:
-    """The hosts of which further blocks may decide whether they are worse than the fleet in some cell."""
-    left = set()
-    for reading in readings_of(measured.values()):
+def opened(measured: Mapping[str, Measured], least: float = LEAST) -> set[str]:
+    """The hosts of which further blocks may decide whether they are worse than the fleet in some cell, by `least`."""
+    left, readings = set(), list(readings_of(measured.values()))
+    for reading in readings:
         shares = np.array([measured[host].share for host in reading.hosts])
-        flags = is_open(reading.values, reading.moderated, shares)
+        flags = is_open(reading.values, reading.moderated, shares, len(readings), least)
         left |= {host for host, flag in zip(reading.hosts, flags, strict=True) if flag}
     return left
 

@@ -58,7 +58,7 @@ class Controller:
     def _open(self, number: int) -> list[Place]:
         """The hosts that a round measures: those of the one before that are open, or that it has begun with."""
         measured, tried, share = self._record.measured, self._record.attempts(), number / self._job.rounds
-        left = opened(measured) | {name for name, line in tried.items() if line.share == share}
+        left = opened(measured, self._job.least) | {name for name, line in tried.items() if line.share == share}
         before = {name for name, line in measured.items() if math.isclose(line.share, share - 1 / self._job.rounds)}
         return [place for place in self._job.places if place.name in left & before]
 

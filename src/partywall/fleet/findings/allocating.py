@@ -11,7 +11,7 @@ LEAST = 0.05
 """The smallest loss that further blocks are spent on, unless somebody says another one."""
 EXCLUDED = 2.5
 """A figure that is so many standard deviations above that of the smallest loss excludes it."""
-UNUSUAL = 0.5
+UNUSUAL = 0.4
 """A smaller chance, divided by the number of cells, keeps a host open: as long as few are, more can be afforded."""
 REACH = 2.0
 """How far the figure of a host may still fall, in standard deviations."""

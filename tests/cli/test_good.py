@@ -68,7 +68,6 @@ def test_commands_come_up_without_the_libraries_that_load_slowly():
     [
         "blame",
         "compare",
-        "consolidate",
         "fleet",
         "guard",
         "load",

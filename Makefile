@@ -51,7 +51,7 @@ FUZZ_EXAMPLES ?= 2000
 RELEASE_TOOLS := packaging/.tools
 RELEASE_PACKAGES := mmdebstrap
 
-QUIETLY := --disable-pip-version-check --progress-bar on
+PIP_OPTIONS := --disable-pip-version-check --progress-bar on
 
 # $(call install,PACKAGES): those that are missing.
 define install
@@ -250,12 +250,12 @@ $(VENV)/.packages: pyproject.toml
 $(VENV)/.ready: pyproject.toml | $(VENV)/.packages
 	@echo "setup: Python packages into $(VENV) (about 150 MB to download; half a minute)"
 	@python3 -m venv $(VENV)
-	@$(VENV)/bin/pip install $(QUIETLY) -e . | sed -u -n '/^Collecting/p;/^Successfully/p'
+	@$(VENV)/bin/pip install $(PIP_OPTIONS) -e . | sed -u -n '/^Collecting/p;/^Successfully/p'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.ready
 	@echo "setup: Python packages for tests and linters (about 75 MB to download; half a minute)"
-	@$(VENV)/bin/pip install $(QUIETLY) -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
+	@$(VENV)/bin/pip install $(PIP_OPTIONS) -e '.[dev]' | sed -u -n '/^Collecting/p;/^Successfully/p'
 	@touch $@
 
 # Cargo knows best whether anything has changed.

@@ -70,6 +70,8 @@ class Host(Frozen):
         return Place(self.name, self.groups, self.variables)
 
 
+LEAST = 0.05
+"""The smallest loss that hosts are measured further for, unless somebody says another one."""
 KEPT = re.compile(
     r"(partywall|slurm|kubernetes|dask)_\w+|ansible_(host|port|user|become|become_user|python_interpreter|private_key_file)"
     r"|ansible_ssh_(host|port|user|private_key_file|common_args|extra_args)"
@@ -144,7 +146,7 @@ class FleetJob(Job):
     @property
     def least(self) -> float:
         """The smallest loss that a host is measured further for."""
-        return 0.05
+        return LEAST
 
     def not_now(self, at: datetime.time) -> str:
         """Why no host begins at a time of day; empty if hosts may begin."""
@@ -221,7 +223,7 @@ class RunJob(FleetJob):
     least_: Annotated[
         Share,
         Option("With --rounds: the smallest loss that a host is measured further for.", flag="--least", example="5%"),
-    ] = 0.05
+    ] = LEAST
     hours: Annotated[
         str,
         AfterValidator(_hours),

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,6 @@ from shlex import quote
 from typing import Any
 
 from partywall.blame.measure.owners import Refused, lack
-from partywall.errors import CapabilityError
 from partywall.files import kernel_text
 from partywall.host import shaping
 from partywall.host.settings.ledger import Command, Undo
@@ -113,12 +112,17 @@ class Sent:
 
     def __call__(self) -> float:
         of = self._of
-        for pid in itertools.chain((of.pid,), _each(of.folder)):
+        for pid in self._pids():
             if shaping.inode(namespace_of(pid)) == of.number:
                 counted = sent_by(kernel_text(f"/proc/{pid}/net/dev") or "")
                 self._last = float(counted.get(of.interface, self._last))
                 break
         return self._last
+
+    def _pids(self) -> Iterator[int]:
+        """The process that is known, and only if that has ended, all others: to look for them takes longer."""
+        yield self._of.pid
+        yield from tenants.all_processes(self._of.folder)
 
 
 class Tc:
@@ -171,7 +175,8 @@ def interface_of(cgroup: str, groups: Cgroups) -> Interface:
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         raise lack(cgroup, f"there is no {missing[0]}", "install iproute2 and util-linux")
     folder, by_number = groups.folder("cpu", cgroup), dict[int, int]()
-    for pid in _each(folder):
+    own = tenants.all_processes(folder)
+    for pid in sorted(own):
         if (number := shaping.inode(namespace_of(pid))) is not None:
             # The first process of a container lives longest.
             by_number.setdefault(number, pid)
@@ -182,7 +187,7 @@ def interface_of(cgroup: str, groups: Cgroups) -> Interface:
     if len(by_number) > 1:
         raise lack(cgroup, f"it has {len(by_number)} networks", "name a group below it")
     ((number, pid),) = by_number.items()
-    if others := others_in(number, set(tenants.all_processes(folder))):
+    if others := others_in(number, set(own)):
         said = f"others are in its network too, such as process {others[0]}"
         raise lack(cgroup, said, "name the group around all of them, such as the pod's, or use --lever cpu")
     link = _link(cgroup, namespace_of(pid))
@@ -198,10 +203,6 @@ def others_in(number: int, own: set[int]) -> list[int]:
     """Processes in a namespace that are not among `own`."""
     inside = (int(file.parts[2]) for file in shaping.entrances(number, named="/nowhere"))
     return [pid for pid in inside if pid not in own][:SHOWN]
-
-
-def _each(folder: Path) -> list[int]:
-    return sorted(tenants.all_processes(folder))
 
 
 def _link(cgroup: str, namespace: Path) -> dict[str, Any]:
@@ -230,12 +231,8 @@ def _shown(cgroup: str, namespace: Path, program: str, what: str) -> list[dict[s
     except PermissionError:
         raise lack(cgroup, "you may not enter its network", "run it as root") from None
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise _unreadable(cgroup, f"{program} {what} show", error) from None
+        raise lack(cgroup, f"{program} {what} show in its network failed: {error}", REMEDY) from None
     return shown
-
-
-def _unreadable(cgroup: str, command: str, error: Exception) -> CapabilityError:
-    return lack(cgroup, f"{command} in its network failed: {error}", REMEDY)
 
 
 def sent_by(text: str) -> dict[str, int]:

@@ -41,11 +41,15 @@ PATIENCE_S = 2.0
 
 @dataclass(frozen=True)
 class Lever:
-    """One suspect's lever. capacity: what it may use at most now: CPUs, or bytes a second; None: no limit."""
+    """One suspect's lever. capacity: what it may use at most now: CPUs, or bytes a second; None: no limit.
+
+    cpus: those to which it moves the suspect; empty if it moves none, or while the victim's CPUs are unknown.
+    """
 
     kind: Kind
     owner: Owner
     capacity: float | None = None
+    cpus: tuple[int, ...] = ()
 
     def limit(self, depth: float, use: float) -> float | None:
         """The limit during a pulse: CPUs, or bytes a second; None if the suspect uses too little to be held.
@@ -82,7 +86,7 @@ def lever(
     for path in files.before:
         if not os.access(path, os.W_OK):
             raise lack(name, f"you may not write {path}", "run it as root")
-    return Lever(kind, _owner(name, files, has_systemd=has_systemd), _capacity(files))
+    return Lever(kind, _owner(name, files, has_systemd=has_systemd), _capacity(files), files.cpus)
 
 
 def _owner(name: str, files: Files, *, has_systemd: bool) -> Owner:

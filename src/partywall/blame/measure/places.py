@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from partywall.blame.measure.domains import Domain
-from partywall.blame.measure.files import Files
 from partywall.blame.measure.interfaces import Interface
 from partywall.blame.measure.levers import Lever
 from partywall.blame.measure.owners import Kind
@@ -20,9 +19,7 @@ RUNTIMES = ("crun", "runc")
 
 def place_of(cgroup: str, lever: Lever, groups: Cgroups, host: Host) -> Place:
     """The place of a suspect's limit."""
-    files = getattr(lever.owner, "files", lever.owner)
-    update = {"undo": undoing(lever), "cpus": files.cpus if isinstance(files, Files) else ()}
-    return _place(cgroup, lever, groups, host).model_copy(update=update)
+    return _place(cgroup, lever, groups, host).model_copy(update={"undo": undoing(lever), "cpus": lever.cpus})
 
 
 def undoing(lever: Lever) -> str:

@@ -6,9 +6,8 @@ import numpy as np
 
 from partywall.fleet.findings.judging import MIN_HOSTS, Flags, sound
 from partywall.fleet.findings.pooling import Floats, Posterior
+from partywall.fleet.job import LEAST
 
-LEAST = 0.05
-"""The smallest loss that further blocks are spent on, unless somebody says another one."""
 EXCLUDED = 2.5
 """A figure that is so many standard deviations above that of the smallest loss excludes it."""
 UNUSUAL = 0.4

@@ -13,7 +13,7 @@ from partywall.core.stats.estimate import Estimate, Outcome
 from partywall.core.stats.quantile import student_reach
 from partywall.errors import Problem, TrialError, UsageError
 from partywall.fleet.findings import judging, sharing
-from partywall.fleet.findings.allocating import LEAST, is_open
+from partywall.fleet.findings.allocating import is_open
 from partywall.fleet.findings.judging import FALSE_DISCOVERIES, MIN_HOSTS, Admitted, Flags, Gated
 from partywall.fleet.findings.pooling import Floats, Posterior, fitted, moderated
 from partywall.fleet.findings.sharing import Shared
@@ -144,7 +144,7 @@ def error_of(cell: Cell) -> float:
     return max(math.log(cell.high / cell.low) / reach, 1e-6)
 
 
-def opened(measured: Mapping[str, Measured], least: float = LEAST) -> set[str]:
+def opened(measured: Mapping[str, Measured], least: float) -> set[str]:
     """The hosts of which further blocks may decide whether they are worse than the fleet in some cell, by `least`."""
     left, readings = set(), list(readings_of(measured.values()))
     for reading in readings:

@@ -125,7 +125,7 @@ def rule_of(job: BlameJob, suspects: int) -> Rule:
         depth=depth,
         deepest=deepest,
         harm=job.harm,
-        moves=job.lever == "cpuset",
+        moves=job.moves,
     )
 
 
@@ -373,7 +373,7 @@ def _helps(
             else paste(place, suspect.use * (1 - less), (place.device or job.device) if is_disk else ""),
             undo="" if place is None or job.lever == "freeze" else place.undo,
         )
-        for less in ((1.0,) if job.lever == "cpuset" else HELPS)
+        for less in ((1.0,) if job.moves else HELPS)
     ]
 
 

@@ -189,6 +189,11 @@ class BlameJob(Job):
         return self
 
     @property
+    def moves(self) -> bool:
+        """Whether a pulse moves a suspect, which may do as much elsewhere."""
+        return self.lever == "cpuset"
+
+    @property
     def depths(self) -> tuple[float, float]:
         """The depth of the first pulses and of the later ones."""
         return (1.0, 1.0) if self.lever in WHOLE else (self.depth, self.deepest)

@@ -227,8 +227,7 @@ def _advice(best: Help, findings: BlameFindings) -> Iterator[str]:
     """What to do now, what it costs, and how to take it back."""
     gain = _between("gain", _ends("gain", best.gain))
     costs, stays = bare_percent(best.less, 0), bare_percent(1 - best.less, 0)
-    is_moved = findings.job.lever == "cpuset"
-    loses = "moves to other CPUs, where others may lose" if is_moved else f"loses {costs} of its work"
+    loses = "moves to other CPUs, where others may lose" if findings.job.moves else f"loses {costs} of its work"
     said = f"the victim gains {gain}; {best.suspect} {loses}, and {stays} of the harm stays"
     yield f"to do now: {best.text} ({said})"
     if best.undo:

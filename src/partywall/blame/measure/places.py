@@ -8,7 +8,7 @@ from partywall.blame.measure.domains import Domain
 from partywall.blame.measure.interfaces import Interface
 from partywall.blame.measure.levers import Lever
 from partywall.blame.measure.owners import Kind
-from partywall.blame.measure.units import Unit
+from partywall.blame.measure.units import CPUS_PROPERTY, Unit, cpus_of
 from partywall.blame.record import Place
 from partywall.host import Host
 from partywall.sandbox.cgroups import Cgroups
@@ -31,8 +31,8 @@ def undoing(lever: Lever) -> str:
         quota = "" if lever.capacity is None else f"{100 * lever.capacity:g}%"
         return f"systemctl set-property --runtime {shlex.quote(owner.unit)} CPUQuota={quota}"
     if isinstance(owner, Unit) and lever.kind is Kind.CPUSET and (bits := owner.before[0][1][1]):
-        name, cpus = owner.before[0][0], ",".join(str(at) for at in range(8 * len(bits)) if bits[at // 8] >> at % 8 & 1)
-        return f"systemctl set-property --runtime {shlex.quote(owner.unit)} {name}={cpus}"
+        cpus = ",".join(map(str, cpus_of(bits)))
+        return f"systemctl set-property --runtime {shlex.quote(owner.unit)} {CPUS_PROPERTY}={cpus}"
     commands = [shlex.join(each.argv) for each in owner.undo.commands]
     files = (f"echo {shlex.quote(text.strip())} > {shlex.quote(str(path))}" for path, text in owner.undo.files.items())
     return "; ".join((*commands, *files))

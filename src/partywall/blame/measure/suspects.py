@@ -61,7 +61,7 @@ def find(job: BlameJob, host: Host, victim: Sequence[int]) -> Found:
         {group_of(job.group, host, "--group")} if job.group else set()
     )
     find_in = _named if job.suspects else _unnamed
-    found = find_in(job, host, groups, kept_out, cpus_of(victim, host) if job.lever == "cpuset" else frozenset())
+    found = find_in(job, host, groups, kept_out, cpus_of(victim, host) if job.moves else frozenset())
     if not found.suspects:
         raise _nobody(found)
     if len(found.suspects) > job.most:
@@ -97,7 +97,7 @@ def _descendants(pids: Sequence[int]) -> list[int]:
 
 def expect_moves(job: BlameJob, found: Found) -> None:
     """UsageError if suspects are to be moved off the victim's CPUs, and these are not known."""
-    if job.lever == "cpuset" and not all(each.place.cpus for each in found.suspects):
+    if job.moves and not all(each.place.cpus for each in found.suspects):
         said = "--lever cpuset moves suspects off the victim's CPUs, and none of its processes is known on this host"
         raise UsageError(Problem(said, "use --lever cpu", key="--lever"))
 

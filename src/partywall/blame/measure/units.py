@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -105,6 +105,11 @@ class Unit:
 def mask(cpus: Collection[int]) -> list[int]:
     """CPUs as systemd has them: bytes, whose lowest bits are the first ones. Pure."""
     return [sum(1 << bit for bit in range(8) if at + bit in cpus) for at in range(0, max(cpus, default=-1) + 1, 8)]
+
+
+def cpus_of(bits: Sequence[int]) -> list[int]:
+    """The CPUs of such bytes. Pure."""
+    return [8 * at + bit for at, each in enumerate(bits) for bit in range(8) if each >> bit & 1]
 
 
 def unit_of(unit: str, files: Files) -> Unit:

@@ -1,7 +1,8 @@
 """Tenants of one link that all send TCP at once: what each gets of its share, and how long its packets wait.
 
 A crowd mixes places, promises, numbers of connections and congestion controls. A member's share is what max-min
-fairness gives it if all want all they may have: its guarantee at least, its ceiling at most.
+fairness gives it if all want all they may have: its guarantee at least, its ceiling at most. Who receives also sends:
+its acknowledgements pass the other direction of the link, which has so much less for the others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import statistics
 import subprocess
 import threading
 import time
@@ -76,9 +78,12 @@ def controls() -> list[str]:
     return (CONTROLS / "tcp_available_congestion_control").read_text().split()
 
 
-def share_of(crowd: Crowd, member: Member) -> float:
-    """The max-min fair share of a member if all want all they may have, in bit/s. Each direction of the link is one."""
-    link = crowd.link
+def share_of(crowd: Crowd, member: Member, acknowledged: float = 0.0) -> float:
+    """The max-min fair share of a member if all want all they may have, in bit/s. Each direction of the link is one.
+
+    acknowledged: bit/s of acknowledgements of those who receive.
+    """
+    link = crowd.link - (0.0 if member.place == "received" else acknowledged)
     rivals = [each for each in crowd.members if (each.place == "received") == (member.place == "received")]
 
     def at(level: float) -> list[float]:
@@ -142,16 +147,17 @@ def measured(crowd: Crowd, seconds: float, *, demand: str | None = None) -> list
             if crowd.default:
                 for space in (made.namespace(name), made.namespace(f"{name}-sink")):
                     _run(space, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={crowd.default}")
-        with _guarded(made, crowd, names, demand) as waits, contextlib.ExitStack() as stack:
+        with _guarded(made, crowd, names, demand) as seen, contextlib.ExitStack() as stack:
             for name in names:
                 stack.enter_context(guards.server(made.namespace(f"{name}-sink")))
             time.sleep(0.5)
             with read_meanwhile(made.read, READ_EVERY_S) as readings:
                 got = _goodputs(made, names, crowd, seconds)
-            longest = waits()
+            longest, acknowledged = seen()
     queue = crowd.queue or ("fq" if has_fq() else "tbf")
     return [
-        _judged(crowd, at, got[name], longest.get(name, 0.0), readings, seconds, queue) for at, name in enumerate(names)
+        _judged(crowd, at, got[name], longest.get(name, 0.0), acknowledged, readings, seconds, queue)
+        for at, name in enumerate(names)
     ]
 
 
@@ -160,12 +166,13 @@ def _judged(
     at: int,
     goodput: float,
     wait_s: float,
+    acknowledged: float,
     readings: Sequence[Counted],
     seconds: float,
     queue: str,
 ) -> Got:
     name, member = f"m{at}", crowd.members[at]
-    share = share_of(crowd, member)
+    share = share_of(crowd, member, acknowledged)
     # The last packet that enters adds its own time.
     packets = 1 + (1 if member.place == "own end" else PACKETS_AFAR)
     may_wait_s = max(HOLD_S, min(packets * LARGEST * 8 / share, LONGEST_FQ_S if queue == "fq" else LONGEST_S))
@@ -192,14 +199,18 @@ def fullest(readings: Sequence[Counted], name: str, bps: float) -> float:
 @contextlib.contextmanager
 def _guarded(
     made: Lab, crowd: Crowd, names: Sequence[str], demand: str | None
-) -> Iterator[Callable[[], dict[str, float]]]:
-    """Gives a function that returns the longest mean wait of a second of each vif, in seconds."""
+) -> Iterator[Callable[[], tuple[dict[str, float], float]]]:
+    """Gives a function that returns the longest mean wait of a second of each vif, in seconds, and acknowledgements.
+
+    These are those of all who receive, in bit/s.
+    """
     vifs = {name: _vif(made, name, member) for name, member in zip(names, crowd.members, strict=True)}
     more = {"queue": crowd.queue} if crowd.queue else {}
     flat = guards.flat(policy(made, vifs, f"{crowd.link:.0f}bit/s", **more))
     if demand:
         flat = dataclasses.replace(flat, start={**flat.start, "demand": demand})
     waits: dict[str, list[float]] = {name: [] for name in names}
+    acknowledged: list[float] = []
     over = threading.Event()
 
     def read(kept: Kept) -> None:
@@ -208,13 +219,18 @@ def _guarded(
                 for name, member in zip(names, crowd.members, strict=True):
                     row = report.rows[f"{name} (receives)" if member.place == "received" else name]
                     waits[name].append((row["delay_ns"] or 0) / 1e9)
+                receive = [name for name, each in zip(names, crowd.members, strict=True) if each.place == "received"]
+                acknowledged.append(sum(report.rows[name]["passed_bps"] for name in receive))
 
     with keep(flat) as kept:
         reader = threading.Thread(target=read, args=(kept,))
         reader.start()
         # In the first seconds, senders are in slow start.
         try:
-            yield lambda: {name: max(rows[int(SETTLES_S) :], default=0.0) for name, rows in waits.items()}
+            yield lambda: (
+                {name: max(rows[int(SETTLES_S) :], default=0.0) for name, rows in waits.items()},
+                statistics.fmean(acknowledged[int(SETTLES_S) :] or [0.0]),
+            )
         finally:
             over.set()
             reader.join()

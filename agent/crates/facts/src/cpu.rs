@@ -1,8 +1,11 @@
 //! CPUs: model, sharing of cores, packages and caches, and frequency control.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup;
 use crate::cpulist;
 use crate::survey::{field, Question, Survey};
 
@@ -15,6 +18,9 @@ pub const ALLOWED: &str = "allowed CPUs";
 pub struct CpuFacts {
     /// Model name, as reported by the CPU.
     pub model: Option<String>,
+    /// Revision of its microcode, such as `0xd0003d1`.
+    #[serde(default)]
+    pub microcode: Option<String>,
     /// CPUs that are online.
     pub online: Option<Vec<u32>>,
     /// CPUs excluded from the scheduler's balancing by the boot parameter `isolcpus`.
@@ -29,6 +35,9 @@ pub struct CpuFacts {
     pub frequency: Option<Frequency>,
     /// Whether the CPU may exceed its nominal frequency.
     pub turbo: Option<bool>,
+    /// The tightest quota above this process, as a number of CPUs. `None` if there is no quota.
+    #[serde(default)]
+    pub quota: Option<f64>,
 }
 
 /// Position of a CPU.
@@ -92,14 +101,21 @@ pub(crate) fn read(survey: &mut Survey) -> CpuFacts {
     let places: Vec<Place> = cpus.iter().map(|&cpu| place(survey, cpu)).collect();
     CpuFacts {
         model: model(survey),
+        microcode: survey.optional("/proc/cpuinfo").and_then(|text| field(&text, "microcode").map(str::to_owned)),
         isolated: survey.optional(&format!("{FOLDER}/isolated")).and_then(|text| cpulist::parse(&text)),
         smt: (!places.is_empty()).then(|| places.iter().any(|place| place.siblings.len() > 1)),
         caches: caches(survey, &cpus),
         frequency: frequency(survey, cpus.first().copied()),
         turbo: turbo(survey),
+        quota: quota(survey.root()),
         places,
         online,
     }
+}
+
+fn quota(root: &Path) -> Option<f64> {
+    let own = cgroup::own(root).ok()?;
+    cgroup::cpu_quota(root, &own).map(|quota| quota.cpus)
 }
 
 /// The CPUs that this process may run on. The kernel's list includes CPUs that are offline or missing.

@@ -11,6 +11,7 @@ pub mod kernel;
 pub mod memory;
 pub mod memory_changes;
 pub mod memory_check;
+mod neighbours;
 pub mod process;
 mod survey;
 pub mod virtualisation;
@@ -40,6 +41,9 @@ pub struct HostFacts {
     pub cgroup: cgroup::CgroupFacts,
     /// Block devices with a size above 0, by name.
     pub disks: Vec<disk::DiskFacts>,
+    /// Names of the programs whose parent is init: engines of containers, agents, guests. Empty if there are very many.
+    #[serde(default)]
+    pub neighbours: Vec<String>,
     /// Facts that could not be read, with reason, consequence and remedy.
     pub missing: Vec<Missing>,
 }
@@ -57,6 +61,7 @@ pub fn read(root: &Path) -> HostFacts {
         virtualisation: virtualisation::read(&mut survey),
         cgroup: cgroup::read(&mut survey),
         disks: disk::read(&mut survey),
+        neighbours: neighbours::read(&survey),
         missing: survey.into_missing(),
     }
 }

@@ -1,5 +1,7 @@
 //! `/proc/PID/stat`, by the field numbers of proc(5).
 
+/// Process id of the parent.
+pub const PARENT: usize = 4;
 /// Page faults without a disk.
 pub const MINOR_FAULTS: usize = 10;
 /// Page faults that waited for a disk.

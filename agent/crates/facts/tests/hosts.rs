@@ -40,7 +40,10 @@ impl Host {
 /// Two cores of two threads each; one L2 per core, one L3.
 fn smt() -> Host {
     let mut host = Host::empty()
-        .with("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU @ 3.00GHz\nflags\t\t: fpu sse hypervisor\n\nprocessor\t: 1\n")
+        .with(
+            "/proc/cpuinfo",
+            "processor\t: 0\nmodel name\t: Test CPU @ 3.00GHz\nmicrocode\t: 0xd1\nflags\t\t: fpu sse hypervisor\n\nprocessor\t: 1\n",
+        )
         .with("/sys/devices/system/cpu/online", "0-3\n")
         .with("/sys/devices/system/cpu/isolated", "\n")
         .with("/sys/devices/system/cpu/intel_pstate/no_turbo", "1\n")
@@ -66,6 +69,7 @@ fn smt() -> Host {
 fn cpus_are_placed_and_each_cache_is_listed_once() {
     let cpu = smt().facts().cpu;
     assert_eq!(cpu.model.as_deref(), Some("Test CPU @ 3.00GHz"));
+    assert_eq!(cpu.microcode.as_deref(), Some("0xd1"));
     assert_eq!(cpu.online, Some(vec![0, 1, 2, 3]));
     assert_eq!(cpu.isolated, Some(vec![]));
     assert_eq!(cpu.smt, Some(true));
@@ -105,6 +109,28 @@ fn memory_and_its_nodes_are_in_bytes() {
     assert_eq!((memory.total_bytes, memory.available_bytes, memory.swap_bytes), (Some(2 << 20), Some(1 << 20), Some(0)));
     assert_eq!((memory.nodes.len(), memory.nodes[0].node, memory.nodes[0].total_bytes), (1, 1, Some(1_024_000)));
     assert_eq!((memory.transparent_huge_pages.as_deref(), memory.huge_pages), (Some("always"), Some(2)));
+}
+
+#[test]
+fn firmware_is_one_text_of_what_the_tables_have() {
+    let facts = Host::empty().with("/sys/class/dmi/id/bios_vendor", "Acme\n").with("/sys/class/dmi/id/bios_date", "04/01/2026\n").facts();
+    assert_eq!(facts.virtualisation.firmware.as_deref(), Some("Acme 04/01/2026"));
+    assert_eq!(Host::empty().facts().virtualisation.firmware, None);
+}
+
+#[test]
+fn neighbours_are_what_init_has_started_each_once() {
+    let host = Host::empty()
+        .with("/proc/1/stat", "1 (init) S 0 1 1")
+        .with("/proc/2/stat", "2 (kthreadd) S 0 0 0")
+        .with("/proc/30/stat", "30 (kworker/0:1) I 2 0 0")
+        .with("/proc/40/stat", "40 (qemu (web) x) S 1 40 40")
+        .with("/proc/41/stat", "41 (containerd) S 1 41 41")
+        .with("/proc/42/stat", "42 (containerd) S 1 42 42")
+        .with("/proc/50/stat", "50 (bash) S 41 50 50")
+        .with("/proc/60/stat", "cut off")
+        .with("/proc/self/cgroup", "0::/\n");
+    assert_eq!(host.facts().neighbours, ["containerd", "qemu (web) x"]);
 }
 
 #[test]

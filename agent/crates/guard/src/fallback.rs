@@ -142,7 +142,7 @@ impl HeldPlace {
         }
         let rates: Vec<LeafRates> = self.leaves.iter().map(|&leaf| memory.rates(leaf, instructions.falls_back)).collect();
         let bps: u64 = rates.iter().map(|&rates| held_back_bps(bits(rates))).sum();
-        place.pace(QueueRate { bps, strict: true, tcp: true }, None)?;
+        place.pace(QueueRate { bps, strict: true, tcp: true, short: true }, None)?;
         for (&leaf, &rates) in self.leaves.iter().zip(&rates) {
             memory.hold(leaf, self.ahead(instructions.queue, rates));
         }

@@ -13,6 +13,7 @@ mod fallback;
 #[cfg(test)]
 mod fluid;
 mod guard;
+mod overrun;
 mod place;
 mod plane;
 mod round;

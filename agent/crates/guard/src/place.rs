@@ -13,6 +13,7 @@ use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLin
 
 use crate::check::Count;
 use crate::error::GuardError;
+use crate::overrun::Overrun;
 use crate::plane::{number, Handle, Plane};
 use crate::round::holds_datagrams;
 use crate::whereabouts::{whereabouts, Own, Where};
@@ -160,6 +161,8 @@ pub(crate) struct Place {
     /// Burst of the existing queue, which segments larger packets. If the burst became smaller than a waiting packet, that packet
     /// would never leave, nor would any behind it. So below the largest packet it shrinks only while the queue is empty.
     queue_burst: u64,
+    /// What the queue has passed beyond its grants.
+    overrun: Overrun,
     /// How many times in a row the queue was found short since its rate changed, if it holds datagrams back. Sockets that are full
     /// with so little cover no longer time without a CPU, and the small burst does not keep what is granted meanwhile.
     short_looks: u32,
@@ -181,11 +184,13 @@ pub(crate) struct QueueRate {
     pub strict: bool,
     /// Packets that the network card segments pass in one piece.
     pub tcp: bool,
+    /// Its senders want more than they were granted, so that whatever passes beyond that is taken from others.
+    pub short: bool,
 }
 
 impl QueueRate {
     /// Settings of an earlier guard's queue, of either kind.
-    const UNKNOWN: Self = Self { bps: 0, strict: true, tcp: true };
+    const UNKNOWN: Self = Self { bps: 0, strict: true, tcp: true, short: true };
 
     fn bytes_per_second(self) -> u64 {
         (self.bps / 8).max(1000)
@@ -415,6 +420,7 @@ impl Place {
             kind: kind(queue),
             queued: taken_over.then_some(QueueRate::UNKNOWN),
             queue_burst: if taken_over { LARGEST } else { 0 },
+            overrun: Overrun::default(),
             short_looks: 0,
             shrunk: None,
             frame: frame(&interface),
@@ -550,7 +556,9 @@ impl Place {
         if self.excess == GuardExcess::Dropped {
             return Ok(());
         }
-        let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(clock::monotonic()));
+        let now = clock::monotonic();
+        let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(now));
+        let pace = self.paid(pace, wanted, now);
         let is_near = self.queued.is_some_and(|queued| pace.is_near(queued));
         // Only a queue whose rate changes, or whose senders are idle, is read for this.
         let may_shrink = self.kind == QueueKind::Rate && !stuck && wanted < self.queue_burst && (self.idle_rounds > 0 || !is_near);
@@ -570,8 +578,9 @@ impl Place {
                 };
                 self.put_queue(&self.rated(pace, burst_bytes as u32))?;
                 self.queue_burst = burst_bytes;
+                self.overrun.passed(burst_bytes);
                 self.shrunk = match shrinks {
-                    Some(backlog) => Some((clock::monotonic(), backlog.passed_bytes)),
+                    Some(backlog) => Some((now, backlog.passed_bytes)),
                     None => self.shrunk.filter(|_| !stuck),
                 };
             }
@@ -582,6 +591,19 @@ impl Place {
         self.queued = Some(pace);
         self.short_looks = 0;
         Ok(())
+    }
+
+    /// The rate for the queue, so that it passes no more than it was granted in the long run. `burst`: bytes that a change passes.
+    /// Where less is sent than was granted, a burst is only of what was sent, and the rate may follow the grant at once.
+    fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos) -> QueueRate {
+        let holds_back = self.kind == QueueKind::Rate && pace.strict && pace.short && self.idle_rounds == 0;
+        let queued = self.queued.filter(|queued| holds_back && queued.strict && *queued != QueueRate::UNKNOWN);
+        if let Some(queued) = queued {
+            QueueRate { bps: self.overrun.rate(now, queued.bps, pace.bps, burst), ..pace }
+        } else {
+            self.overrun = Overrun::new(now, pace.bps);
+            pace
+        }
     }
 
     /// Takes note of how long the next packet waits. A queue that stays short gets the larger burst, until its rate changes. The change
@@ -597,6 +619,7 @@ impl Place {
             return Ok(());
         }
         let burst_bytes = pace.bytes_during(SHORT_BURST_NS.min(self.burst_ns)).max(self.queue_burst);
+        self.overrun.passed(burst_bytes);
         self.put_queue(&self.rated(pace, burst_bytes as u32)).map_err(GuardError::kernel(&self.shown))
     }
 
@@ -985,11 +1008,11 @@ mod tests {
     #[test]
     fn a_packet_at_the_head_of_a_queue_leaves_soon_at_any_rate() {
         for kbps in [64, 300, 1000, 5000, 30_000, 1_000_000] {
-            let pace = QueueRate { bps: kbps * 1000, strict: true, tcp: true };
+            let pace = QueueRate { bps: kbps * 1000, strict: true, tcp: true, short: true };
             let largest = pace.burst_bytes(FRAME, 10_000_000).min(LARGEST);
             assert!(largest >= 2 * FRAME && largest * 8 / kbps <= 400, "{largest} bytes at {kbps} kbit/s");
         }
-        let fast = QueueRate { bps: 30_000_000, strict: true, tcp: true };
+        let fast = QueueRate { bps: 30_000_000, strict: true, tcp: true, short: true };
         assert_eq!(fast.burst_bytes(FRAME, 10_000_000), LARGEST, "TCP is segmented no more than needed");
         assert_eq!(QueueRate { tcp: false, ..fast }.burst_bytes(FRAME, 10_000_000), 7500);
     }

@@ -365,6 +365,12 @@ impl Rounds {
         self.leaves[leaf].queued.waits || self.leaves[leaf].queued.tcp
     }
 
+    /// Whether a leaf wants more than it was granted.
+    #[must_use]
+    pub fn wants_more(&self, leaf: usize) -> bool {
+        self.wants[leaf].bps.rate > self.grants[leaf].bps
+    }
+
     fn has_datagrams_wait(&self, leaf: usize) -> bool {
         let Queued { there, waits, .. } = self.leaves[leaf].queued;
         there && self.may_wait(leaf, if waits { DROPS_FROM_PPS } else { WAITS_UP_TO_PPS })

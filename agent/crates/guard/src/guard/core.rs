@@ -149,5 +149,6 @@ pub(super) fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> QueueRate
         bps: sum(&|leaf| rounds.pace_bps(leaf)),
         strict: any(&|leaf| rounds.holds_back(leaf)),
         tcp: any(&|leaf| rounds.speaks_tcp(leaf)),
+        short: any(&|leaf| rounds.wants_more(leaf)),
     }
 }

@@ -219,7 +219,7 @@ fn packets_of_a_new_interface_are_not_sent_through_the_detour_of_the_old_one() {
     let outcome = namespace.inside(|| {
         let Ok((core, mut tender, _)) = parts(&start).map_err(|why| eprintln!("skipped: {why}")) else { return Ok(()) };
         let place = &mut tender.vifs[0].place;
-        place.pace(QueueRate { bps: 10_000_000, strict: true, tcp: true }, Some(&core.plane)).unwrap();
+        place.pace(QueueRate { bps: 10_000_000, strict: true, tcp: true, short: true }, Some(&core.plane)).unwrap();
         assert_eq!(core.plane.detour_of(0), u64::from(place.detour().unwrap()));
         network.remove_detour(index)?;
         // Nothing is there to be hooked, so what was done before the hook is seen.
@@ -244,7 +244,7 @@ fn a_queue_of_datagrams_in_which_little_waits_gets_the_larger_burst_until_its_ra
             let text = String::from_utf8(shown.stdout).unwrap();
             text.split("\"burst\":").nth(1).unwrap().split([',', '}']).next().unwrap().trim().parse::<u64>().unwrap()
         };
-        let datagrams = QueueRate { bps: 80_000_000, strict: true, tcp: false };
+        let datagrams = QueueRate { bps: 80_000_000, strict: true, tcp: false, short: true };
         place.pace(datagrams, Some(&core.plane)).unwrap();
         (1..SHORT_LOOKS).try_for_each(|_| place.waits(0)).unwrap();
         place.waits(16_000_000).unwrap();

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,25 +27,53 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from frame import NotMeasured
+from partywall.fleet.ledger.lease import Book, now_ns
 from partywall.testing.worlds import Judged
 from tests import kubernetes_cluster, slurm_cluster, ssh_server
 
 FEW = ("east", "west", "south")
-MEASURES_S, ENDS_S = 6.0, 240.0
+ENDS_S, CELL_S = 240.0, 6.0
 AT_ONCE = 20
 SOURCE = Path(__file__).parents[1] / "src"
-STAND_IN = f"""
-import json, os, sys, time
+# A run that is asked to end cleans up first, which may take longer than its lease still lasts.
+STAND_IN = """
+import json, os, signal, sys, time
 if sys.orig_argv[1:5] == ["-P", "-m", "partywall", "run"]:
-    began, file = time.monotonic_ns(), open(f"cells-{{os.getpid()}}-{{time.monotonic_ns()}}", "w")
-    while (now := time.monotonic_ns()) < began + {MEASURES_S} * 1e9:
+    clock = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    began, ends = clock(), [clock() + MEASURES_S * 1e9]
+    signal.signal(signal.SIGTERM, lambda *_: ends.append(clock() + CLEANS_UP_S * 1e9))
+    file = open(f"cells-{os.getpid()}-{began}", "w")
+    while (now := clock()) < min(ends):
         file.seek(0)
         file.write(json.dumps([began, now]))
         file.flush()
         time.sleep(0.02)
-    print(json.dumps({{"result": {{"headline": "", "cells": []}}, "problems": []}}), flush=True)
+    if len(ends) > 1:
+        os._exit(130)
+    print(json.dumps({"result": {"headline": "", "cells": []}, "problems": []}), flush=True)
     os._exit(0)
 """
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a run measures, cleans up if it is asked to end, and may go on without a controller. All in seconds.
+
+    away_s: how long some controllers stay away that were killed; 0 if none does.
+    """
+
+    measures_s: float = CELL_S
+    cleans_up_s: float = 0.0
+    lease_s: float = 30.0
+    away_s: float = 0.0
+
+    @property
+    def stand_in(self) -> str:
+        """The stand-in for the measurement."""
+        return STAND_IN.replace("MEASURES_S", str(self.measures_s)).replace("CLEANS_UP_S", str(self.cleans_up_s))
+
+
+USUAL, SHORT_LEASES = Pace(), Pace(measures_s=20.0, cleans_up_s=12.0, lease_s=10.0, away_s=14.0)
 
 
 class Behind:
@@ -177,9 +207,9 @@ def kill_worker(cluster: Any) -> None:
 
 
 @contextlib.contextmanager
-def hosts(folder: Path, kind: str, names: Sequence[str]) -> Iterator[Behind]:
+def hosts(folder: Path, kind: str, names: Sequence[str], pace: Pace) -> Iterator[Behind]:
     """Hosts behind an engine, with an inventory in the folder."""
-    (folder / "sitecustomize.py").write_text(STAND_IN)
+    (folder / "sitecustomize.py").write_text(pace.stand_in)
     for name in names:
         (folder / name / "ledger").mkdir(mode=0o700, parents=True)
     behind = KINDS[kind](folder, names)
@@ -198,41 +228,117 @@ def hosts(folder: Path, kind: str, names: Sequence[str]) -> Iterator[Behind]:
         behind.stop()
 
 
-def judged(folder: Path, seed: int, kind: str = "ssh", names: Sequence[str] = FEW) -> Judged:
+def judged(folder: Path, seed: int, kind: str = "ssh", names: Sequence[str] = FEW, pace: Pace = USUAL) -> Judged:
     """Carries out a schedule, until a controller has ended by itself."""
     record, judged = folder / "record", Judged()
-    with hosts(folder, kind, names) as behind:
-        schedule = _Schedule(folder, behind, names, random.Random(seed), judged)
-        began_s, controller = time.monotonic(), _controller(folder, record, behind)
+    with hosts(folder, kind, names, pace) as behind:
+        watched = {name: _Watched(folder / name / "ledger", judged) for name in names}
+        schedule = _Schedule(behind, names, watched, random.Random(seed), judged, pace)
+        began_s, controller = time.monotonic(), _controller(folder, record, behind, pace)
         while not any(folder.glob("*/ledger/runs/*/begun-*")) and time.monotonic() < began_s + ENDS_S:
             time.sleep(0.1)
         began_s = time.monotonic()
         while (now_s := time.monotonic() - began_s) < ENDS_S:
             schedule.go_on(now_s, controller)
-            if controller.poll() is not None:
+            for each in watched.values():
+                each.look()
+            if controller.poll() is not None and now_s >= schedule.back_s:
                 if schedule.is_over and _is_ended(record):
                     break
-                controller = _controller(folder, record, behind)
+                controller = _controller(folder, record, behind, pace)
+                # Faults of other engines meet more hosts than one, and a start of a hundred takes its time.
+                if pace.away_s:
+                    for name in names:
+                        watched[name].expect(is_up=name not in schedule.cut)
             time.sleep(0.1)
         controller.kill()
         controller.wait()
     judged.lost += not _is_ended(record)
-    for name in names:
-        _judge(folder / name / "ledger", judged)
+    for each in watched.values():
+        each.judge()
     return judged
 
 
+class _Watched:
+    """A host's ledger, looked at from time to time: until when each grant lasted, and when a controller came back."""
+
+    def __init__(self, ledger: Path, judged: Judged) -> None:
+        self.ledger, self._judged = ledger, judged
+        self._until_ns: dict[int, int] = {}
+        self._token, self._up_s, self._is_expected = 0, 0.0, False
+
+    def expect(self, *, is_up: bool) -> None:
+        """A new controller is there. is_up: the link to the host too."""
+        self._is_expected, self._up_s = True, time.monotonic() if is_up else 0.0
+
+    def heal(self) -> None:
+        """The link to the host is up again."""
+        self._up_s = time.monotonic() if self._is_expected else 0.0
+
+    def is_down(self) -> None:
+        self._up_s = 0.0
+
+    def look(self) -> None:
+        """Reads the lease, and whether a new controller has asked."""
+        lease = Book(self.ledger).lease()
+        # What was extended after its end ended too late all the same.
+        if lease is not None and now_ns() < self._until_ns.get(lease.grant, math.inf):
+            self._until_ns[lease.grant] = lease.expires_ns
+        token = max((int(file.read_text() or 0) for file in self.ledger.glob("runs/*/token")), default=0)
+        if token > self._token:
+            if self._up_s and self._token:
+                self._judged.resumed_s = max(self._judged.resumed_s, time.monotonic() - self._up_s)
+            self._token, self._up_s, self._is_expected = token, 0.0, False
+
+    def judge(self) -> None:
+        """Adds what the host says. Files of cells are its runs: when they began, and when they were last seen."""
+        lines = [json.loads(line) for line in (self.ledger / "ledger.jsonl").read_text().splitlines()]
+        began = [(line["run"], line["attempt"]) for line in lines if line["what"] == "began"]
+        files = [file for file in self.ledger.glob("runs/*/cells-*") if file.stat().st_size]
+        cells = sorted(json.loads(file.read_text()) for file in files)
+        self._judged.silent += len(began) - len(set(began)) + max(0, len(cells) - len(began))
+        self._judged.twice += sum(after[0] < before[1] for before, after in pairwise(cells))
+        tokens = [line["token"] for line in lines if line["what"] in ("granted", "stop")]
+        self._judged.fenced += sum(after < before for before, after in pairwise(tokens))
+        told = ("began", "ended", "stopped", "lost")
+        self._judged.ends += Counter(line["what"] for line in lines if line["what"] in told)
+        # A keeper that was killed does not say how its attempt ended, and cannot end it in time.
+        kept = {line["grant"] for line in lines if line["what"] in ("ended", "stopped", "lost")}
+        for cell in cells:
+            grant = max(line["grant"] for line in lines if line["what"] == "began" and line["at_ns"] <= cell[0])
+            if grant in kept:
+                self._judged.late_s = max(self._judged.late_s, (cell[1] - self._until_ns[grant]) / 1e9)
+
+
 class _Schedule:
-    """The faults of a schedule, from a seed: four of three hosts, and more of more hosts."""
+    """The faults of a schedule, from a seed: four of three hosts, and more of more hosts.
+
+    back_s: before then, no controller comes back. cut: the hosts that something has happened to.
+    """
 
     def __init__(
-        self, folder: Path, behind: Behind, names: Sequence[str], chance: random.Random, judged: Judged
+        self,
+        behind: Behind,
+        names: Sequence[str],
+        watched: Mapping[str, _Watched],
+        chance: random.Random,
+        judged: Judged,
+        pace: Pace,
     ) -> None:
-        self._folder, self._behind, self._chance, self._judged = folder, behind, chance, judged
-        self._names = names
-        troubles, count = ("controller", "keeper", *behind.troubles), max(4, len(names) // 4)
-        self._left = sorted((chance.uniform(0, 12 + len(names) / 2), chance.choice(troubles)) for _ in range(count))
+        self._behind, self._watched, self._chance, self._judged = behind, watched, chance, judged
+        self._names, self._pace = names, pace
+        troubles, count = ["controller", "keeper", *behind.troubles], max(4, len(names) // 4)
+        within_s = 2 * pace.measures_s + len(names) / 2
+        self._left = sorted((chance.uniform(0, within_s), chance.choice(troubles)) for _ in range(count))
+        if pace.away_s:
+            # Early, so that what is measured has not ended before its lease.
+            self._left = sorted([*self._left, (chance.uniform(1, 5), "controller away")])
         self._healed: list[tuple[float, str, Callable[[str], object]]] = []
+        self.back_s = 0.0
+
+    @property
+    def cut(self) -> set[str]:
+        return {name for _, name, _ in self._healed}
 
     @property
     def is_over(self) -> bool:
@@ -247,15 +353,21 @@ class _Schedule:
         for each in [each for each in self._healed if each[0] <= now_s]:
             each[2](each[1])
             self._healed.remove(each)
+            if each[1] not in self.cut:
+                self._watched[each[1]].heal()
 
     def _happen(self, what: str, name: str, now_s: float, controller: subprocess.Popen[bytes]) -> None:
-        if what == "controller":
+        if what.startswith("controller"):
             controller.kill()
+            for each in self._watched.values():
+                each.is_down()
+            self.back_s = max(self.back_s, now_s + (self._pace.away_s if what == "controller away" else 0.0))
         elif what == "keeper":
-            _kill(b"partywall.fleet.ledger.keeper", str(self._folder / name).encode(), signal.SIGKILL)
+            _kill(b"partywall.fleet.ledger.keeper", str(self._watched[name].ledger).encode(), signal.SIGKILL)
         else:
             begin, end = self._behind.troubles[what]
             begin(name)
+            self._watched[name].is_down()
             self._healed.append((now_s + self._chance.uniform(1, 6), name, end))
 
 
@@ -265,7 +377,7 @@ def foil(folder: Path) -> int:
     try:
         with cluster.get_client() as client:
             futures = [client.submit(_cell, str(folder), number, pure=False) for number in range(6)]
-            time.sleep(MEASURES_S / 2)
+            time.sleep(CELL_S / 2)
             kill_worker(cluster)
             client.gather(futures)
     finally:
@@ -277,15 +389,15 @@ def foil(folder: Path) -> int:
 def _cell(folder: str, number: int) -> None:
     """A cell as a task: it leaves a file each time that it begins."""
     (Path(folder) / f"cell-{number}-{time.monotonic_ns()}").write_text("")
-    time.sleep(MEASURES_S)
+    time.sleep(CELL_S)
 
 
-def _controller(folder: Path, record: Path, behind: Behind) -> subprocess.Popen[bytes]:
+def _controller(folder: Path, record: Path, behind: Behind, pace: Pace) -> subprocess.Popen[bytes]:
     options = [
         f"--engine={behind.engine}",
         f"--at-once={AT_ONCE}",
         "--every=200ms",
-        "--lease=30s",
+        f"--lease={pace.lease_s:g}s",
         f"--out={record}",
         str(folder / "hosts.ini"),
         "demo",
@@ -311,13 +423,3 @@ def _kill(*words: bytes | signal.Signals) -> None:
 def _is_ended(record: Path) -> bool:
     file = record / "events.jsonl"
     return file.exists() and '{"kind": "ended"}' in file.read_text()
-
-
-def _judge(ledger: Path, judged: Judged) -> None:
-    """Adds what a host says. Files of cells are its runs: when they began, and when they were last seen."""
-    lines = [json.loads(line) for line in (ledger / "ledger.jsonl").read_text().splitlines()]
-    began = [(line["run"], line["attempt"]) for line in lines if line["what"] == "began"]
-    cells = sorted(json.loads(file.read_text()) for file in ledger.glob("runs/*/cells-*") if file.stat().st_size)
-    judged.silent += len(began) - len(set(began)) + max(0, len(cells) - len(began))
-    judged.twice += sum(after[0] < before[1] for before, after in pairwise(cells))
-    judged.ends += Counter(line["what"] for line in lines if line["what"] in ("began", "ended", "stopped", "lost"))

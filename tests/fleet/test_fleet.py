@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import random
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,19 +18,22 @@ import pytest
 
 from partywall import files
 from partywall.core.capability import Options
+from partywall.core.stats.estimate import Outcome
 from partywall.errors import Exit, TrialError, UsageError
 from partywall.events import silent
+from partywall.fleet import report as reports
 from partywall.fleet.actions import Gate, ShowReport, Stop, Watch
 from partywall.fleet.capability import Fleets
 from partywall.fleet.engines import engine as engines
 from partywall.fleet.engines.engine import Unreachable
+from partywall.fleet.findings.findings import admitted
 from partywall.fleet.job import AdmitJob, RunJob
 from partywall.fleet.ledger.granting import Order
 from partywall.fleet.ledger.lease import Lease, Phase, State
 from partywall.fleet.ledger.look import Chunk, Look
 from partywall.fleet.measure import controlling, following
 from partywall.fleet.measure.controlling import Controller
-from partywall.fleet.record import Became, Failed, FleetRecord, Home, Tried
+from partywall.fleet.record import Became, Failed, FleetRecord, Home, Measured, Tried
 from partywall.host import Host
 from partywall.testing.engines import GOES_ON, Ends, Hostile, Simulated
 
@@ -498,8 +503,93 @@ def test_a_new_host_is_judged_by_the_fleet(
     new = Simulated(tmp_path / "new", {"localhost": [ends(factor)]})
     monkeypatch.setattr(engines, "named", lambda _: lambda _places: new)
     job = AdmitJob.parsed({"host": "localhost", "against": str(record.path), "every_ns": "200ms"})
-    admitted = Fleets().begin(job, Options(Host.here(), out=tmp_path / "admit"), silent)
-    assert Fleets().outcome(Fleets().findings(admitted)) is code
+    own = Fleets().begin(job, Options(Host.here(), out=tmp_path / "admit"), silent)
+    assert Fleets().outcome(Fleets().findings(own)) is code
+
+
+def studied(value: float) -> Ends:
+    """A run of a study with one real point, and one of a simulated meter."""
+
+    def run(folder: Path, lease: Lease) -> int:
+        point = {"series": "cache", "x": "normal", **estimate(value, 2), "simulated": False}
+        points = [point, point | {"x": "watts", "simulated": True}, point | {"x": "unknown", "n": None}]
+        result = {"headline": "it was measured", "exhibits": [{"exhibit": "fig 5", "measured": points}]}
+        (folder / "result.json").write_text(json.dumps({"result": result, "problems": []}))
+        record = folder / f"record-{lease.attempt}"
+        record.mkdir()
+        (record / "study.json").write_text(json.dumps({"host": {"kernel": {"release": str(value)}}}))
+        return 0
+
+    return run
+
+
+def test_hosts_that_differ_in_a_study_are_named_but_not_called_worse(make, tmp_path: Path):
+    runs = {f"h{number}": [studied(100 + 0.1 * number)] for number in range(6)} | {"odd": [studied(150)]}
+    record = make(runs, scenario="vits")
+    measure(record, Simulated(tmp_path / "sim", runs))
+    judged = Fleets().findings(record)
+    headline = Fleets().report(judged).headline
+    assert headline.startswith("odd differs from the other hosts: fig 5: cache, normal is 150 on odd, 100")
+    assert (judged.fleet.worse, judged.fleet.other, Fleets().outcome(judged)) == ([], ["odd"], Exit.VIOLATED)
+    assert [cell.name for cell in judged.fleet.cells] == ["fig 5: cache, normal"]
+    assert record.measured["odd"].facts == {"kernel.release": "150"}
+    with pytest.raises(UsageError, match="of a study it cannot say what is worse"):
+        Gate.parsed({"record": str(record.path), "canaries": "odd"}).act(lambda: None)
+    with pytest.raises(UsageError, match=r"--against: .* is of a study, which knows no worse"):
+        AdmitJob.parsed({"host": "new", "against": str(record.path)})
+
+
+@pytest.mark.parametrize(("option", "given"), [("budget_ns", "5min"), ("rounds_", 2)])
+def test_a_study_takes_its_own_time(make, option: str, given: object):
+    with pytest.raises(UsageError, match="a study takes its own time; leave it out"):
+        make({"a": []}, scenario="papers/vits", **{option: given})
+
+
+def test_the_page_of_a_fleet_leads_to_the_last_report_of_each_host(make, tmp_path: Path):
+    runs = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(3)}
+    record = make(runs)
+    measure(record, Simulated(tmp_path / "sim", runs))
+    for attempt in (1, 2):
+        page = record.home("h1").folder / f"record-{attempt}" / "report.html"
+        page.parent.mkdir(exist_ok=True)
+        page.write_text("its own")
+    assert record.pages() == {"h1": "hosts/h1/record-2/report.html"}
+    _, render = Fleets().files().documents["html"]
+    text = render(Fleets().findings(record))
+    assert '<a href="hosts/h1/record-2/report.html">h1</a>' in text
+    assert '<th scope="row">h2</th>' in text
+
+
+def test_a_host_that_was_measured_too_briefly_is_told_how_long_it_takes(make, tmp_path: Path):
+    fleet = {f"h{number}": [ends(0.9 + 0.001 * number)] for number in range(8)}
+    record = make(fleet)
+    measure(record, Simulated(tmp_path / "sim", fleet))
+    hosts = list(FleetRecord.open(record.path).measured.values())
+    measured = hosts[0].cells
+
+    def new(by: float) -> Measured:
+        """A host whose intervals are wider by a factor on either side."""
+        ends = ({"low": cell.value / by, "high": cell.value * by} for cell in measured)
+        cells = tuple(cell.model_copy(update=each) for cell, each in zip(measured, ends, strict=True))
+        return Measured(host="new", exit=0, cells=cells)
+
+    short = admitted(new(1.25), hosts, 60.0, 0.05)
+    assert short.outcome is Outcome.INCONCLUSIVE
+    said = reports.admission(short, "fleet", {}).headline
+    begins = "Not known whether new is as good as the hosts of fleet: a loss of "
+    assert re.fullmatch(begins + r"[\d.]+ % in any cell would show; for 5 % it takes some .+ \(--budget\)", said)
+    after = math.log(1.25) * math.sqrt(60.0 / short.needed_s)
+    assert admitted(new(math.exp(0.8 * after)), hosts, short.needed_s, 0.05).outcome is Outcome.HOLDS
+    assert admitted(new(math.exp(2 * after)), hosts, short.needed_s, 0.05).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_fleet_of_two_predicts_nothing_and_says_so_before_it_measures(make, tmp_path: Path):
+    fleet = {f"h{number}": [ends(0.9)] for number in range(2)}
+    record = make(fleet)
+    measure(record, Simulated(tmp_path / "sim", fleet))
+    job = AdmitJob.parsed({"host": "localhost", "against": str(record.path), "engine": "local"})
+    with pytest.raises(UsageError, match="has no cell that 3 other hosts measured"):
+        Fleets().outline(job, Options(Host.here()))
 
 
 def test_a_fleet_without_figures_says_why(make, tmp_path: Path):

@@ -169,6 +169,26 @@ def test_a_new_host_is_refused_if_bad_admitted_if_sound_and_neither_if_too_littl
     assert outcome(fleet.centre, 0.1) is Outcome.INCONCLUSIVE
 
 
+def test_a_host_is_admitted_only_if_nine_of_ten_that_are_worse_by_the_margin_were_refused():
+    chance = np.random.default_rng(12)
+    fleet = drawn(chance, 50, 0.5)
+    posterior = Posterior(fleet.values, errors(fleet))
+    error = judging.exact(posterior, 0.05)
+    assert judging.admit(posterior, fleet.centre, 0.999 * error, 0.05).outcome is Outcome.HOLDS
+    assert judging.admit(posterior, fleet.centre, 1.001 * error, 0.05).outcome is Outcome.INCONCLUSIVE
+    assert judging.admit(posterior, fleet.centre, error, 0.05).shows == pytest.approx(0.05, abs=1e-4)
+    trials = 3000
+    # Around the mean that the fleet shows, which is not quite its true one.
+    bad = posterior.quantile(0.5) + math.log(0.95) + np.hypot(0.005, error) * chance.standard_normal(trials)
+    refused = [judging.admit(posterior, value, error, 0.05).outcome is Outcome.VIOLATED for value in bad]
+    assert np.mean(refused) >= 0.9 - 3 * math.sqrt(0.09 / trials)
+
+
+def test_no_measurement_shows_a_loss_by_which_hosts_of_the_fleet_differ_themselves():
+    fleet = drawn(np.random.default_rng(13), 50, 5.0)
+    assert judging.exact(Posterior(fleet.values, errors(fleet)), 0.05) == 0
+
+
 def test_sound_hosts_are_refused_in_one_of_a_hundred():
     chance, trials, refused = np.random.default_rng(10), 600, 0
     for _ in range(trials):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,9 +17,13 @@ from partywall.cli import main
 from partywall.core.capability import Options
 from partywall.errors import Exit, UsageError
 from partywall.events import Note, silent
+from partywall.fleet.engines.engine import named
+from partywall.fleet.inventory import Place
+from partywall.fleet.ledger.granting import Order
+from partywall.fleet.ledger.lease import Phase
 from partywall.testing.hosts import fake_host
-from partywall.web import documents, forms, made
-from partywall.web.jobs import Folder, Order
+from partywall.web import documents, forms, jobs, made
+from partywall.web.jobs import Folder
 from partywall.web.live import Watched
 from partywall.web.runner import command
 from partywall.web.security import Secrets, Site
@@ -158,7 +163,7 @@ def test_the_page_has_a_form_that_starts_it(tmp_path):
     wrong = page.submit("/dry-run", kind="nap", **{"options.lengths": "1ms", "options.count": "many"})
     assert wrong.status_code == 400
     assert "must be a whole number, not &#39;many&#39;" in wrong.text
-    order = Order.model_validate(ORDER)
+    order = jobs.Order.model_validate(ORDER)
     forecast = documents.forecast(order, fake_host(), allow_commands=False)
     assert forecast.lines == ("3 sleeps of 1 ms", "3 sleeps of 2 ms")
     assert command(order, tmp_path, Path("record")) == ["nap", "--out=record", "--count=3", "--", "1ms", "2ms"]
@@ -167,7 +172,7 @@ def test_the_page_has_a_form_that_starts_it(tmp_path):
 
 
 def test_a_job_of_the_page_is_shown_while_it_goes_on(tmp_path):
-    words = command(Order.model_validate(ORDER), tmp_path, tmp_path / "one")
+    words = command(jobs.Order.model_validate(ORDER), tmp_path, tmp_path / "one")
     done = subprocess.run([sys.executable, "-m", "partywall", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     watched = Watched(tmp_path / "one")
@@ -176,3 +181,22 @@ def test_a_job_of_the_page_is_shown_while_it_goes_on(tmp_path):
     assert (watched.state.headline, watched.state.exit) == ("6 sleeps", 0)
     assert table.columns == ("sleep", "times", "late, median", "late, at most")
     assert [row[:2] for row in table.rows] == [("1 ms", "3"), ("2 ms", "3")]
+
+
+@pytest.mark.host
+def test_an_engine_of_another_package_reaches_hosts(run, tmp_path):
+    code, shown = run("fleet", "run", "localhost", "demo", "--engine", "shell", "--dry-run")
+    assert (code, "1 hosts by shell" in shown) == (0, True)
+    code, shown = run("fleet", "run", "localhost", "demo", "--engine", "shall", "--dry-run")
+    assert (code, "there is no engine 'shall' — choose one of dask, kubernetes, local, shell" in shown) == (2, True)
+    ledger = tmp_path / "ledger"
+    engine = named("shell")([Place("here", (), {"partywall_ledger": str(ledger), "partywall_python": sys.executable})])
+    order = Order("a", ("--version",))
+    assert engine.ensure("here", order, 1).attempt == 1
+    deadline = time.monotonic() + 30
+    while (state := engine.state("here", "a")).phase.is_going:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (state.phase, state.exit) == (Phase.ENDED, 0)
+    assert engine.fetch("here", "a", {"result.json": 0}).chunks[0].content.startswith(b"partywall ")
+    assert engine.ensure("here", order, 1).phase is Phase.ENDED

@@ -473,6 +473,21 @@ def test_published_pages_are_updated_and_other_folders_left_alone(folder, tmp_pa
     assert not list(site.rglob("*.new"))
 
 
+def test_the_reports_of_a_fleets_hosts_are_published_beside_its_own_and_removed_with_it(folder, tmp_path):
+    site = tmp_path / "site"
+    record(folder, "fleet-1", report_html="fleet")
+    own = folder.root / "fleet-1" / "hosts" / "a b" / "record-1"
+    own.mkdir(parents=True)
+    (own / "report.html").write_text("host")
+    (own / "events.jsonl").write_text("{}")
+    assert publish.write(folder, site) == 1
+    there = site / "fleet-1" / "hosts"
+    assert [str(file.relative_to(there)) for file in there.rglob("*") if file.is_file()] == ["a b/record-1/report.html"]
+    shutil.rmtree(folder.root / "fleet-1")
+    assert publish.write(folder, site) == 0
+    assert not (site / "fleet-1").exists()
+
+
 def test_a_folder_that_publish_did_not_make_is_not_written_to(folder, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from partywall import units
 from partywall.core.capability import Capability, Options, Outline
-from partywall.errors import Exit, TrialError
+from partywall.errors import Exit, Problem, TrialError, UsageError
 from partywall.events import Emit
 from partywall.fleet.actions import Gate, ShowReport, Stop, Watch
 from partywall.fleet.job import AdmitJob, FleetJob, RunJob
@@ -15,8 +17,7 @@ from partywall.fleet.record import Fleet, FleetRecord, Measured
 
 if TYPE_CHECKING:
     from partywall.core.report.value import Report
-    from partywall.fleet.findings.findings import FleetFindings
-    from partywall.fleet.findings.judging import Admitted
+    from partywall.fleet.findings.findings import Admission, FleetFindings, Reading
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Judged:
 
     name: str
     started_at: str
-    fleet: FleetFindings | None
-    admitted: Measured | None = None
+    fleet: FleetFindings | None = None
+    admitted: Admission | None = None
     against: str = ""
-    cells: dict[str, Admitted] | None = None
+    pages: Mapping[str, str] = field(default_factory=dict)
 
 
 class Fleets(Capability[FleetJob, FleetRecord, Judged]):
@@ -47,30 +48,37 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
 
         del options
         engine.named(job.engine)
-        places, first, scenario = job.places, job.first, job.scenario.scenario
+        places, first, subject = job.places, job.first, job.scenario.subject
         waves = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
-        each = units.format_duration(round(job.seconds * 1e9))
+        each = units.format_duration(round(job.seconds * 1e9)) if job.seconds else "as long as it takes"
         parts = f" in {job.rounds} rounds at most" if job.rounds > 1 else ""
         lines = [
-            f"{scenario.name}: loads each host while it is measured: {', '.join(scenario.victims)} "
-            f"beside {', '.join(scenario.aggressors) or 'nothing'}",
+            f"{subject.name}: loads each host while it is measured: {subject.loads}",
             f"{len(places)} hosts by {job.engine}, {job.at_once} at a time, {each} each{parts}: {_names(places)}",
             f"a host that hears nothing from here measures on for {units.format_duration(job.lease_ns)} at most",
         ]
         if first:
-            goals = "" if scenario.goals else f" ({scenario.name} has no goals, so they only need to be measurable)"
+            goals = "" if subject.goals else f" ({subject.name} has no goals, so they only need to be measurable)"
             lines.append(f"first, as canaries: {', '.join(first)}{goals}")
-        if not isinstance(job, AdmitJob) and len(places) < MIN_HOSTS:
+        if isinstance(job, AdmitJob):
+            lines.append(_needed(job))
+        elif len(places) < MIN_HOSTS:
             lines.append(f"hosts are compared from {MIN_HOSTS} on")
         if folders := job.unread:
             lines.append(f"not read: {' and '.join(folders)} beside the inventory; `ansible-inventory --list` has them")
         return Outline(tuple(lines), waves * job.seconds)
 
     def check(self, job: FleetJob, options: Options) -> None:
+        from partywall.fleet.engines import engine
         from partywall.run.plan.requirements import check_commands
 
-        self.outline(job, options)
-        check_commands(job.scenario.scenario, allowed=job.allow_commands)
+        del options
+        engine.named(job.engine)
+        # An admission that goes on has its fleet in its own record, wherever that of the fleet is now.
+        if isinstance(job, AdmitJob) and job.against.exists():
+            _predicting(job)
+        if not job.scenario.is_study:
+            check_commands(job.scenario.scenario, allowed=job.allow_commands)
 
     def measure(self, record: FleetRecord, options: Options, emit: Emit) -> None:
         from partywall.fleet.engines import engine
@@ -90,23 +98,20 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         job, measured, failed = record.job, record.measured, record.failed
         started_at = str(record.about["started_at"])
         if not isinstance(job, AdmitJob):
-            return Judged(record.name, started_at, findings_of(measured, failed))
+            return Judged(record.name, started_at, findings_of(measured, failed), pages=record.pages())
         if job.host not in measured or (fleet := record.fleet) is None:
             raise TrialError(failed.get(job.host, f"{job.host} was not measured"))
-        cells = admitted(measured[job.host], fleet.hosts, job.margin)
-        return Judged(record.name, started_at, None, measured[job.host], fleet.name, cells)
+        admission = admitted(measured[job.host], fleet.hosts, job.seconds, job.margin)
+        return Judged(record.name, started_at, admitted=admission, against=fleet.name)
 
     def report(self, findings: Judged) -> Report:
         from partywall.fleet import report
 
         about = {"name": findings.name, "started_at": findings.started_at}
         if findings.fleet is not None:
-            return report.report(findings.fleet, about)
-        host, cells = findings.admitted, findings.cells
-        assert host is not None  # noqa: S101 - a record is of a fleet or of a host
-        assert cells is not None  # noqa: S101
-        values = {cell.name: cell.value for cell in host.cells}
-        return report.admission(host.host, findings.against, cells, values, **about)
+            return report.report(findings.fleet, about, findings.pages)
+        assert findings.admitted is not None  # noqa: S101 - a record is of a fleet or of a host
+        return report.admission(findings.admitted, findings.against, about)
 
     def outcome(self, findings: Judged) -> Exit:
         """A host that could not be measured counts as a failed trial, unless another one is worse."""
@@ -118,6 +123,33 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         from partywall.fleet import report
 
         return report.live(seen)
+
+
+def _needed(job: AdmitJob) -> str:
+    """How long the host has to be measured. UsageError if the fleet cannot predict anything."""
+    from partywall.fleet.findings.findings import needed_s, usual_errors
+
+    of, hosts, readings = _predicting(job)
+    wanted = f"a loss of {100 * job.margin:g} % in any of {len(readings)} cells"
+    needed = needed_s(readings, usual_errors(readings, hosts, of.job.seconds), job.margin)
+    if math.isinf(needed):
+        return f"{wanted} will not show: the hosts of {of.name} differ as much; give a larger --margin"
+    time = units.format_duration(math.ceil(needed) * 10**9)
+    too_short = "; with less, the answer may be 'not known'" if needed > job.seconds else ""
+    return f"{wanted} shows after {time} or so, by the errors of {of.name}{too_short}"
+
+
+def _predicting(job: AdmitJob) -> tuple[FleetRecord, dict[str, Measured], list[Reading]]:
+    """The record of the fleet, its other hosts, and their cells. UsageError if they cannot predict anything."""
+    from partywall.fleet.findings.findings import predicting
+    from partywall.fleet.findings.judging import MIN_HOSTS
+
+    of = FleetRecord.open(job.against)
+    hosts = {name: host for name, host in of.measured.items() if name != job.host}
+    if not (readings := predicting(hosts.values())):
+        said = f"{of.name} has no cell that {MIN_HOSTS} other hosts measured"
+        raise UsageError(Problem(said, "measure more hosts with partywall fleet run", key="--against"))
+    return of, hosts, readings
 
 
 def _names(places: Any) -> str:

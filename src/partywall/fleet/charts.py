@@ -16,9 +16,9 @@ WIDTH, HEIGHT_MOST = 240, 420
 
 def multiples(findings: FleetFindings) -> Any:
     """Each cell as a small chart: one point a host, in the same order everywhere, with the range for an unseen host."""
-    worse = findings.worse
+    worse = findings.named
     hosts = [*worse, *(name for name in findings.measured if name not in worse)]
-    cells = sorted(findings.cells, key=lambda cell: not any(host.is_worse for host in cell.hosts))[:MOST_CELLS]
+    cells = sorted(findings.cells, key=lambda cell: not any(host.is_named for host in cell.hosts))[:MOST_CELLS]
     rows = [
         {
             "cell": cell.name, "host": host.host, "value": host.value.value, "low": host.value.low,

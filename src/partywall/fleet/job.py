@@ -5,12 +5,15 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from partywall.core.document.formats import FORMATS, format_key
+from partywall.core.document.shipped import find, shipped_as
 from partywall.core.document.textfile import KeptFile, told
 from partywall.core.job import Duration, Job, Option
 from partywall.errors import UsageError
@@ -28,19 +31,37 @@ MARK = "fleet.json"
 """The file that identifies the record of a fleet."""
 
 
-class ScenarioFile(KeptFile):
-    """The scenario that every host measures: a file, or the name of one that ships with Partywall, with its text.
+@dataclass(frozen=True)
+class Subject:
+    """What every host measures. verb: the command for it; loads: what it does to a host.
+
+    seconds: it takes; 0 if only a host could tell. goals: whether it may violate one.
+    """
+
+    verb: str
+    name: str
+    loads: str
+    seconds: float = 0.0
+    goals: bool = False
+
+
+class SubjectFile(KeptFile):
+    """A scenario or a study: a file, or the name of one that ships with Partywall, with its text.
 
     It is no `TextFile`, because an editor on the web page could not name the hosts.
     """
 
-    WHAT: ClassVar[str] = "scenario"
+    WHAT: ClassVar[str] = "scenario or study"
 
     @classmethod
     def found(cls, given: str | Path) -> Path:
-        from partywall.run.check.reading import find  # noqa: PLC0415 - help does not wait for it
+        name, known = str(given), shipped_as(lambda key: FORMATS[key].kind in ("run", "study"))
+        return find(f"papers/{name}" if f"papers/{name}" in known else name, known, cls.WHAT)
 
-        return find(str(given))
+    @property
+    def is_study(self) -> bool:
+        key = format_key(self.text)
+        return key in FORMATS and FORMATS[key].kind == "study"
 
     @cached_property
     def scenario(self) -> Scenario:
@@ -49,10 +70,22 @@ class ScenarioFile(KeptFile):
 
         return loads(self.text, self.path)
 
+    @cached_property
+    def subject(self) -> Subject:
+        """What it is. UsageError with everything that is wrong with it."""
+        if not self.is_study:
+            of = self.scenario
+            loads = f"{', '.join(of.victims)} beside {', '.join(of.aggressors) or 'nothing'}"
+            return Subject("run", of.name, loads, of.budget / 1e9, bool(of.goals))
+        from partywall.study import KINDS  # noqa: PLC0415 - help does not wait for it
 
-def _checked(given: ScenarioFile) -> ScenarioFile:
+        study = KINDS[format_key(self.text)].read(self.text.encode(), self.path)
+        return Subject("study", study.name, "each part of the study, in its short form")
+
+
+def _checked(given: SubjectFile) -> SubjectFile:
     try:
-        _ = given.scenario
+        _ = given.subject
     except UsageError as error:
         raise told(error) from None
     return given
@@ -125,7 +158,7 @@ class FleetJob(Job):
 
     if TYPE_CHECKING:
         # Each job has them, at their places among its own fields.
-        scenario: ScenarioFile
+        scenario: SubjectFile
         engine: str
         budget_ns: int | None
         lease_ns: int
@@ -175,8 +208,8 @@ class FleetJob(Job):
 
     @property
     def seconds(self) -> float:
-        """How long one host takes at most, apart from preparations."""
-        return (self.budget_ns or self.scenario.scenario.budget) / 1e9
+        """How long one host takes at most, apart from preparations; 0 if only a host could tell."""
+        return (self.budget_ns or 0) / 1e9 or self.scenario.subject.seconds
 
 
 def _hours(given: str) -> str:
@@ -188,8 +221,11 @@ def _hours(given: str) -> str:
 class RunJob(FleetJob):
     """Measure a scenario on every host of an Ansible inventory, and say which hosts isolate worse than the others.
 
+    A study is measured in its short form, and the hosts that differ from the others are named.
+
     \b
       partywall fleet run hosts.ini demo --at-once 5
+      partywall fleet run hosts.ini papers/vits
       partywall fleet run hosts.yml my.yaml --hosts 'rack1,!web3' --canaries 'web1,web2'
 
     Each host runs Partywall itself, detached and under a lease, and goes on if this command, the network or this host
@@ -204,7 +240,9 @@ class RunJob(FleetJob):
 
     inventory: Annotated[Inventory, INVENTORY]
     scenario: Annotated[
-        ScenarioFile, AfterValidator(_checked), Option("A scenario file, or a name such as demo.", metavar="SCENARIO")
+        SubjectFile,
+        AfterValidator(_checked),
+        Option("A scenario or a study: a file, or a name such as demo or papers/vits.", metavar="SCENARIO"),
     ]
     hosts: Annotated[str, Option("Hosts or groups, with * and !, such as 'rack1,!web3'. Default: all.")] = ""
     engine: Annotated[str, ENGINE] = "ssh"
@@ -246,6 +284,9 @@ class RunJob(FleetJob):
 
     @model_validator(mode="after")
     def _means_hosts(self) -> Self:
+        if self.scenario.is_study and (self.budget_ns or self.rounds > 1):
+            flag = "--budget" if self.budget_ns else "--rounds"
+            raise ValueError(f"{flag}: a study takes its own time; leave it out")
         for flag, pattern in (("--hosts", self.hosts), ("--canaries", self.canaries)):
             try:
                 self.inventory.chosen(pattern)
@@ -306,7 +347,8 @@ class AdmitJob(FleetJob):
       partywall fleet admit localhost --against runs/fleet-run-… --engine local --budget 60s
 
     The scenario is that of the fleet's record. A sound host is refused in at most 1 % of all cases. The host is
-    admitted only if one that is worse than the fleet by --margin would have been refused.
+    admitted only if nine of ten that are worse than the fleet by --margin would have been refused. --dry-run says how
+    long that takes.
 
     Exit code: 0 admitted, 1 refused, 2 bad option, 3 measured too briefly to tell, 5 the host could not be measured.
     """  # noqa: D301 - Click keeps the lines after a backspace
@@ -323,7 +365,7 @@ class AdmitJob(FleetJob):
     every_ns: Annotated[Duration, Field(ge=200_000_000), EVERY] = 2_000_000_000
     attempts: Annotated[int, Field(ge=1, le=10), ATTEMPTS] = 1
     allow_commands: Annotated[bool, COMMANDS] = False
-    scenario: ScenarioFile
+    scenario: SubjectFile
 
     @model_validator(mode="before")
     @classmethod
@@ -339,6 +381,9 @@ class AdmitJob(FleetJob):
         if not self.scenario.text:
             remedy = "give one of partywall fleet run"
             raise ValueError(f"--against: {self.against} is not the record of a fleet; {remedy}")
+        if self.scenario.is_study:
+            remedy = "give a fleet that measured a scenario"
+            raise ValueError(f"--against: {self.against} is of a study, which knows no worse; {remedy}")
         return self
 
     @property

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -45,7 +46,10 @@ class Became(Frozen):
 
 
 class Cell(Frozen):
-    """A figure of a host with its interval. n: blocks. is_rate: work a second of a victim that is alone."""
+    """A figure of a host with its interval. n: blocks. is_rate: work a second of a victim that is alone.
+
+    is_directed: whether less is worse; of a figure of a study, that is not known.
+    """
 
     name: str
     value: float
@@ -54,6 +58,7 @@ class Cell(Frozen):
     level: float = 0.95
     n: int
     is_rate: bool = False
+    is_directed: bool = True
 
 
 class Measured(Frozen):
@@ -159,6 +164,17 @@ class FleetRecord(JobRecord[FleetJob]):
     def fleet(self) -> Fleet | None:
         """The fleet that this record's host is judged by."""
         return next((line for line in self.stream if isinstance(line, Fleet)), None)
+
+    def pages(self) -> dict[str, str]:
+        """The page of each host's own report, by host: its address from this record's folder."""
+        found = {}
+        for name in self.measured:
+            of = {page.parent.name: page for page in self.home(name).folder.glob("record-*/report.html")}
+            # The last attempt has what the others measured too.
+            if of:
+                last = max(of, key=lambda folder: (len(folder), folder))
+                found[name] = quote(str(of[last].relative_to(self.path)))
+        return found
 
     def home(self, host: str) -> Home:
         """Where the files of a host are kept."""

@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from partywall import units
 from partywall.core.report.compared import MISSING
 from partywall.core.report.value import Chart, Column, On, Report, Row, Table, shown
 from partywall.core.report.wording import interval
 from partywall.core.stats.estimate import Estimate, Outcome
-from partywall.fleet.findings.findings import FleetCell, FleetFindings, HostCell
-from partywall.fleet.findings.judging import MIN_HOSTS, Admitted, Gated, joined
+from partywall.fleet.findings.findings import Admission, FleetCell, FleetFindings, HostCell
+from partywall.fleet.findings.judging import MIN_HOSTS, Gated, joined
 from partywall.fleet.findings.sharing import Shared
 from partywall.fleet.record import Standing
 
 TERMS = {
-    "Cell": "A victim beside a neighbour: the share of its rate that it keeps, 1 if all. Or a victim alone: its rate.",
+    "Cell": "A victim beside a neighbour: the share of its rate that it keeps, 1 if all. Or a victim alone: its rate. "
+    "Of a study: a point of a table or figure.",
     "Fleet": "The mean of all hosts with a 95 % interval (random effects, Paule-Mandel, Hartung-Knapp).",
     "Spread": "The standard deviation between hosts, as a share. Noise of each measurement is taken off.",
     "Unseen host": "The interval that holds the true figure of 95 of 100 hosts that nobody measured. Hosts that differ "
@@ -81,21 +83,26 @@ LIVE = (
 )
 
 
-def report(findings: FleetFindings, about: Mapping[str, Any]) -> Report:
-    """Everything that is known of a fleet. about: name, started_at and host of the record."""
+def report(findings: FleetFindings, about: Mapping[str, Any], pages: Mapping[str, str] | None = None) -> Report:
+    """Everything that is known of a fleet.
+
+    about: name, started_at and host of the record. pages: those of the hosts' own reports, by host.
+    """
+    pages = pages or {}
     outliers = [_outlier(cell, host) for cell, host in findings.outliers]
     lead = "Each host is compared with the others. The first ones are worse than the fleet."
     failed = [{"host": host, "why": why} for host, why in findings.failed.items()]
+    differ = Table("outliers", "Hosts that differ", OUTLIERS, outliers, lead=lead, brief=20, pages=pages)
     return Report(
         headline(findings),
         findings.outcome,
         goals=1,
         sections=(
-            *([Table("outliers", "Hosts that differ", OUTLIERS, outliers, lead=lead, brief=20)] if outliers else []),
+            *([differ] if outliers else []),
             *_shared(findings.shared),
             Table("cells", "Cells", CELLS, [_cell(cell) for cell in findings.cells], in_rows=False, brief=20),
             *([Table("failed", "Hosts without figures", FAILED, failed, in_rows=False)] if failed else []),
-            Table("hosts", "Hosts", HOSTS, list(_hosts(findings)), brief=0, most=1000),
+            Table("hosts", "Hosts", HOSTS, list(_hosts(findings)), brief=0, most=1000, pages=pages),
             *_charts(findings),
         ),
         notes=tuple(_notes(findings)),
@@ -103,6 +110,7 @@ def report(findings: FleetFindings, about: Mapping[str, Any]) -> Report:
         values={
             "outcome": findings.outcome,
             "worse": findings.worse,
+            "other": findings.other,
             "cells": [_cell(cell) for cell in findings.cells],
             "shared": [vars(each) for each in findings.shared],
             "failed": dict(findings.failed),
@@ -113,25 +121,31 @@ def report(findings: FleetFindings, about: Mapping[str, Any]) -> Report:
 
 def headline(findings: FleetFindings) -> str:
     """What matters most, in a sentence."""
-    count, worse = len(findings.measured), findings.worse
-    if worse:
+    count, named = len(findings.measured), findings.named
+    if named:
         cell, host = findings.outliers[0]
-        named = ", ".join(worse[:3]) + (f" and {len(worse) - 3} more" if len(worse) > 3 else "")
-        verb = "isolates" if len(worse) == 1 else "isolate"
-        return f"{named} {verb} worse than the other hosts: {_loss(cell, host)}"
+        who = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+        s = "s" if len(named) == 1 else ""
+        how = f"isolate{s} worse than the other hosts" if findings.worse else f"differ{s} from the other hosts"
+        return f"{who} {how}: {_loss(cell, host)}"
     if findings.outcome is Outcome.INCONCLUSIVE:
         return f"{count} of at least {MIN_HOSTS} hosts were measured, too few to compare"
+    if not all(cell.is_directed for cell in findings.cells):
+        return f"none of {count} hosts differs from the others"
     return f"none of {count} hosts isolates worse than the others"
 
 
 def _loss(cell: FleetCell, host: HostCell) -> str:
+    if host.is_other:
+        here, there = (shown(_round(value), "") for value in (host.value.value, host.fleet))
+        return f"{cell.name} is {here} on {host.host}, {there} on others"
     if cell.is_rate:
         return f"{cell.name} reaches {host.value.value / host.fleet:.0%} of the others' rate on {host.host}"
     return f"{cell.name} keeps {host.value.value:.0%} of its rate on {host.host}, {host.fleet:.0%} on others"
 
 
 def _outlier(cell: FleetCell, host: HostCell) -> dict[str, Any]:
-    verdict = "worse" if host.is_worse else "better"
+    verdict = "otherwise" if host.is_other else "worse" if host.is_worse else "better"
     figures = {"fleet": _round(host.fleet), "p": _round(host.chance)}
     return {"host": host.host, "cell": cell.name, "is": verdict, **_ends("value", host.value), **figures}
 
@@ -173,8 +187,10 @@ def _notes(findings: FleetFindings) -> Iterator[str]:
         yield f"{len(without)} of {len(without) + len(findings.measured)} hosts have no figures"
     if short := sum(host.share < 1 for host in findings.measured.values()):
         yield f"{short} of {len(findings.measured)} hosts were measured for a part of their time, which decided"
-    if findings.worse:
-        yield f"a host's own report: partywall report RECORD/hosts/{findings.worse[0]}/record-1"
+    if findings.named:
+        yield f"a host's own report: partywall report RECORD/hosts/{findings.named[0]}/record-1"
+    if findings.other:
+        yield "a study does not say which way is worse, so hosts that differ are named"
 
 
 def _charts(findings: FleetFindings) -> Iterator[Chart]:
@@ -187,30 +203,48 @@ def _charts(findings: FleetFindings) -> Iterator[Chart]:
     yield Chart("multiples", "Hosts and cells", caption, drawn)
 
 
-def admission(
-    host: str, fleet: str, judged: Mapping[str, Admitted], values: Mapping[str, float], **about: Any
-) -> Report:
-    """Whether a new host is admitted. values: its figures by cell."""
-    outcome = joined([each.outcome for each in judged.values()])
-    said = {
-        Outcome.HOLDS: f"{host} is as good as the hosts of {fleet}",
-        Outcome.VIOLATED: f"{host} is refused: it is worse than the hosts of {fleet}",
-        Outcome.INCONCLUSIVE: f"{host} was measured too briefly to tell; give a longer --budget",
-    }[outcome]
+def admission(admitted: Admission, fleet: str, about: Mapping[str, Any]) -> Report:
+    """Whether a new host is admitted. fleet: the name of its record."""
+    host, outcome = admitted.host.host, admitted.outcome
     columns = (
         Column("cell", "cell", is_key=True),
         Column("value", "measured", ""),
         Column("least", "at least", ""),
+        Column("shows", "loss that shows", "%", text=lambda row: f"{100 * row['shows']:.1f} %"),
         Column("outcome", "verdict"),
     )
+    values = {cell.name: cell.value for cell in admitted.host.cells}
     rows: list[dict[str, Any]] = [
-        {"cell": name, "value": _round(values[name]), "least": _round(_exp(each.least)), "p": _round(each.chance),
-         "outcome": str(each.outcome)}
-        for name, each in judged.items()
+        {"cell": name, "value": _round(values[name]), "least": _round(_exp(each.least)), "shows": _round(each.shows),
+         "p": _round(each.chance), "outcome": str(each.outcome)}
+        for name, each in admitted.cells.items()
     ]  # fmt: skip
     rows.sort(key=lambda row: row["p"])
-    table = Table("cells", "Cells", columns, rows, lead="The fleet predicts a sound host to be above the least value.")
-    return Report(said, outcome, goals=1, sections=(table,), values={"outcome": outcome}, **about)
+    lead = (
+        "The fleet predicts a sound host to be above the least value. The loss that shows is found in nine of ten "
+        "hosts that have it."
+    )
+    table = Table("cells", "Cells", columns, rows, lead=lead)
+    facts = {"outcome": outcome, "shows": _round(admitted.shows), "needed_s": _seconds(admitted.needed_s)}
+    return Report(_admitted(host, admitted, fleet), outcome, goals=1, sections=(table,), values=facts, **about)
+
+
+def _admitted(host: str, admitted: Admission, fleet: str) -> str:
+    """The headline."""
+    if admitted.outcome is Outcome.VIOLATED:
+        return f"{host} is refused: it is worse than the hosts of {fleet}"
+    shows = f"a loss of {100 * admitted.shows:.3g} % in any cell would show"
+    if admitted.outcome is Outcome.HOLDS:
+        return f"{host} is as good as the hosts of {fleet}; {shows}"
+    margin = f"for {100 * admitted.margin:g} %"
+    if math.isinf(admitted.needed_s):
+        return f"Not known whether {host} is as good: {shows}; {margin} the hosts of {fleet} differ too much"
+    unknown, time = f"Not known whether {host} is as good", units.format_duration(math.ceil(admitted.needed_s) * 10**9)
+    return f"{unknown} as the hosts of {fleet}: {shows}; {margin} it takes some {time} (--budget)"
+
+
+def _seconds(value: float) -> float | None:
+    return round(value, 1) if math.isfinite(value) else None
 
 
 def gate(judged: Mapping[str, Gated], margin: float, who: str) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -26,17 +27,24 @@ PIECE_BYTES = 1 << 16
 def files(folder: Folder) -> Iterator[tuple[str, Iterator[bytes]]]:
     """The files to publish: a page that lists the records, and the report and findings of each that has them.
 
-    Each is a name and its content in pieces, to be read before the next. A file that has gone meanwhile is left out.
+    The report of a fleet leads to those of its hosts, which are published too. Each is a name and its content in
+    pieces, to be read before the next. A file that has gone meanwhile is left out.
     """
     rows = [records.row(folder, named) for named in records.named(folder.root)[:PUBLISHED_MAX]]
     rows = [row for row in rows if not row.running and (folder.root / row.name / FILES[0]).is_file()]
     index = pages.render("published.html.j2", rows=rows, assets={"report.css": _style()}).encode()
     yield "index.html", iter((index,))
     for row in rows:
-        for name in FILES:
+        for name in (*FILES, *_inside(folder.root / row.name)):
             if (file := records.file_in(folder, row.name, name)) is not None and (stream := _opened(file)) is not None:
                 with stream:
                     yield f"{row.name}/{name}", iter(lambda stream=stream: stream.read(PIECE_BYTES), b"")  # type: ignore[misc]
+
+
+def _inside(record: Path) -> list[str]:
+    """The reports of a fleet's hosts within its record."""
+    pages = itertools.islice(record.glob(f"hosts/*/record-*/{FILES[0]}"), PUBLISHED_MAX)
+    return sorted(str(file.relative_to(record)) for file in pages)
 
 
 def _opened(file: Path) -> IO[bytes] | None:
@@ -63,7 +71,7 @@ def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lam
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files(folder):
             show(f"writing {name}", count, total)
-            (out / name).parent.mkdir(exist_ok=True)
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
             unfinished = out / f"{name}.new"
             with unfinished.open("wb") as stream:
                 stream.writelines(content)
@@ -72,7 +80,7 @@ def write(folder: Folder, out: Path, show: Callable[[str, int, int], None] = lam
             # At once, so that an update after an interruption knows its files.
             with (out / LIST).open("a", encoding="utf-8") as listed:
                 listed.write(f"{name}\n")
-            count += name.endswith(f"/{FILES[0]}")
+            count += name.count("/") == 1 and name.endswith(f"/{FILES[0]}")
         _remove(out, before - {*names})
         write_whole(out / LIST, "".join(f"{name}\n" for name in names))
     except OSError as error:
@@ -96,8 +104,10 @@ def _remove(out: Path, names: Iterable[str]) -> None:
     for file in (out / name for name in names):
         if file.resolve().is_relative_to(out.resolve()):
             file.unlink(missing_ok=True)
-            if file.parent != out and file.parent.is_dir() and not any(file.parent.iterdir()):
-                file.parent.rmdir()
+            for above in file.parents:
+                if above == out or not above.is_dir() or any(above.iterdir()):
+                    break
+                above.rmdir()
 
 
 def packed(folder: Folder) -> Iterator[bytes]:

@@ -57,7 +57,8 @@ class Column:
 class Table:
     """Rows under columns. brief: rows on a terminal; most: on a page. keeps: rows that are always among them.
 
-    in_rows: whether its rows are among those for other programs. sums: rows below them, for people alone.
+    in_rows: whether its rows are among those for other programs. sums: rows below them, for people alone. pages: where
+    the first cell of a row leads on a page, by its text: addresses of files beside it.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Table:
     keeps: Callable[[Row], bool] = lambda _: False
     in_rows: bool = True
     sums: Sequence[Row] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self, *, on_page: bool) -> tuple[Column, ...]:
         """The columns that are shown there."""

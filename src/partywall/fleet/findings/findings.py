@@ -26,6 +26,7 @@ class Reading:
 
     name: str
     is_rate: bool
+    is_directed: bool
     hosts: tuple[str, ...]
     values: Floats
     errors: Floats
@@ -46,7 +47,8 @@ class Reading:
 class HostCell:
     """A host in a cell. value: as measured; shrunk: drawn towards the fleet.
 
-    chance: a p-value, adjusted for everything that is judged. fleet: the middle of the sound hosts.
+    chance: a p-value, adjusted for everything that is judged. fleet: the middle of the sound hosts. is_directed:
+    whether less is worse.
     """
 
     host: str
@@ -54,6 +56,7 @@ class HostCell:
     shrunk: Estimate
     chance: float
     fleet: float
+    is_directed: bool = True
 
     @property
     def is_outlier(self) -> bool:
@@ -61,7 +64,16 @@ class HostCell:
 
     @property
     def is_worse(self) -> bool:
-        return self.is_outlier and self.value.value < self.fleet
+        return self.is_outlier and self.is_directed and self.value.value < self.fleet
+
+    @property
+    def is_other(self) -> bool:
+        """Whether it differs, and nobody knows which way is worse."""
+        return self.is_outlier and not self.is_directed
+
+    @property
+    def is_named(self) -> bool:
+        return self.is_worse or self.is_other
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ class FleetCell:
 
     name: str
     is_rate: bool
+    is_directed: bool
     hosts: tuple[HostCell, ...]
     factor: Estimate | None = None
     spread: float | None = None
@@ -99,9 +112,19 @@ class FleetFindings:
         """The hosts that are worse than the fleet in some cell."""
         return list(dict.fromkeys(host.host for _, host in self.outliers if host.is_worse))
 
+    @cached_property
+    def other(self) -> list[str]:
+        """The hosts that differ from the fleet in some cell of which nobody knows which way is worse."""
+        return list(dict.fromkeys(host.host for _, host in self.outliers if host.is_other))
+
+    @property
+    def named(self) -> list[str]:
+        """The hosts that are worse, and those that differ in a study."""
+        return self.worse or self.other
+
     @property
     def outcome(self) -> Outcome:
-        if self.worse:
+        if self.named:
             return Outcome.VIOLATED
         is_known = any(cell.factor is not None for cell in self.cells)
         return Outcome.HOLDS if is_known else Outcome.INCONCLUSIVE
@@ -117,7 +140,7 @@ def findings_of(measured: Mapping[str, Measured], failed: Mapping[str, str]) -> 
     cells = tuple(_cell(reading, chances) for reading, chances in zip(readings, held, strict=True))
     every = FleetFindings(cells, measured, failed)
     facts = [{**each.facts} for each in measured.values()]
-    shared = sharing.shared(facts, [name in every.worse for name in measured])
+    shared = sharing.shared(facts, [name in every.named for name in measured])
     return FleetFindings(cells, measured, failed, tuple(shared))
 
 
@@ -135,7 +158,8 @@ def _reading(name: str, pairs: Sequence[tuple[str, Cell]]) -> Reading:
     values = np.log([cell.value for cell in cells])
     errors = np.array([error_of(cell) for cell in cells])
     blocks = np.array([float(cell.n) for cell in cells])
-    return Reading(name, cells[0].is_rate, tuple(host for host, _ in pairs), values, errors, blocks)
+    hosts = tuple(host for host, _ in pairs)
+    return Reading(name, cells[0].is_rate, cells[0].is_directed, hosts, values, errors, blocks)
 
 
 def error_of(cell: Cell) -> float:
@@ -161,11 +185,11 @@ def _cell(reading: Reading, chances: Floats) -> FleetCell:
             _host(reading, place, float(reading.values[place]), float(reading.errors[place]), 1.0, middle)
             for place in range(len(reading.hosts))
         ]
-        return FleetCell(reading.name, reading.is_rate, tuple(hosts))
+        return FleetCell(reading.name, reading.is_rate, reading.is_directed, tuple(hosts))
     errors = reading.moderated
     sound = reading.sound
     fit, every = fitted(reading.values, errors), Posterior(reading.values, errors)
-    unseen = Posterior(reading.values[sound], errors[sound]).predicted()
+    unseen = _posterior(reading).predicted()
     centres, deviations = every.shrunk
     middle = float(np.median(reading.values[sound]))
     hosts = [
@@ -174,7 +198,8 @@ def _cell(reading: Reading, chances: Floats) -> FleetCell:
     ]
     factor = fit.contrast(np.ones(1)).mapped(math.exp)
     ends = math.exp(unseen[0]), math.exp(unseen[1])
-    return FleetCell(reading.name, reading.is_rate, tuple(hosts), factor, math.expm1(fit.spread), ends)
+    spread = math.expm1(fit.spread)
+    return FleetCell(reading.name, reading.is_rate, reading.is_directed, tuple(hosts), factor, spread, ends)
 
 
 def _host(reading: Reading, place: int, centre: float, deviation: float, chance: float, middle: float) -> HostCell:
@@ -184,7 +209,8 @@ def _host(reading: Reading, place: int, centre: float, deviation: float, chance:
     own = Estimate(value=value, low=value - reach * error, high=value + reach * error, n=blocks, method="of its run")
     low, high = centre - 1.96 * deviation, centre + 1.96 * deviation
     shrunk = Estimate(value=centre, low=low, high=high, n=blocks, method="drawn towards the fleet")
-    return HostCell(reading.hosts[place], own.mapped(math.exp), shrunk.mapped(math.exp), chance, math.exp(middle))
+    ours, drawn = own.mapped(math.exp), shrunk.mapped(math.exp)
+    return HostCell(reading.hosts[place], ours, drawn, chance, math.exp(middle), reading.is_directed)
 
 
 def gated(
@@ -198,11 +224,13 @@ def gated(
         return _against_before(measured, before, margin)
     judged = {}
     for reading in readings_of(measured.values()):
+        if not reading.is_directed:
+            continue
         is_canary = np.array([host in canaries for host in reading.hosts])
         if 0 < is_canary.sum() < len(is_canary) and len(is_canary) > 2:
             judged[reading.name] = judging.gate(reading.values, reading.moderated, is_canary, margin)
     if not judged:
-        said = "a gate needs canaries that were measured, and two other hosts"
+        said = "a gate needs canaries that were measured, and two other hosts; of a study it cannot say what is worse"
         raise UsageError(Problem(said, f"measured: {', '.join(measured)}", key="--canaries"))
     return judged
 
@@ -213,7 +241,7 @@ def _against_before(now: Mapping[str, Measured], before: Mapping[str, Measured],
     for reading in readings_of(now.values()):
         other = earlier.get(reading.name)
         both = [host for host in reading.hosts if other is not None and host in other.hosts]
-        if other is None or len(both) < 2:
+        if other is None or not reading.is_directed or len(both) < 2:
             continue
         new, old = ([each.hosts.index(host) for host in both] for each in (reading, other))
         errors = np.hypot(reading.moderated[new], other.moderated[old])
@@ -224,16 +252,73 @@ def _against_before(now: Mapping[str, Measured], before: Mapping[str, Measured],
     return judged
 
 
-def admitted(host: Measured, fleet: Sequence[Measured], margin: float) -> dict[str, Admitted]:
-    """Each cell of a new host against the fleet's prediction. TrialError if they have nothing in common."""
+@dataclass(frozen=True)
+class Admission:
+    """A new host against a fleet. cells: that both have, by name.
+
+    needed_s: how long the host has to be measured until a loss of the margin in any cell shows; infinite if hosts of
+    the fleet differ too much for it.
+    """
+
+    host: Measured
+    margin: float
+    cells: Mapping[str, Admitted]
+    needed_s: float
+
+    @property
+    def outcome(self) -> Outcome:
+        return judging.joined([each.outcome for each in self.cells.values()])
+
+    @property
+    def shows(self) -> float:
+        """The smallest loss that would have shown in every cell, as a share."""
+        return max(each.shows for each in self.cells.values())
+
+
+def admitted(host: Measured, fleet: Sequence[Measured], seconds: float, margin: float) -> Admission:
+    """Each cell of a new host against the fleet's prediction. seconds: it was measured so long.
+
+    TrialError if they have no cell in common.
+    """
     own = {cell.name: cell for cell in host.cells}
-    readings = [each for each in readings_of(fleet) if each.name in own and len(each.hosts) >= MIN_HOSTS]
+    readings = [each for each in predicting(fleet) if each.name in own]
     if not readings:
         said = f"{host.host} and the fleet have no cell in common that {MIN_HOSTS} hosts measured"
         raise TrialError(f"{said}; measure the fleet with this scenario")
-    judged = {}
+    judged, errors = {}, {}
     for each in readings:
         cell = own[each.name]
-        posterior = Posterior(each.values[each.sound], each.moderated[each.sound])
-        judged[each.name] = judging.admit(posterior, math.log(cell.value), error_of(cell), margin, len(readings))
-    return judged
+        # Few blocks say little about their own error, so it borrows from those of the fleet.
+        every = moderated(np.append(each.errors, error_of(cell)), np.append(each.blocks, float(cell.n)))
+        errors[each.name] = float(every[-1])
+        posterior, value = _posterior(each), math.log(cell.value)
+        judged[each.name] = judging.admit(posterior, value, errors[each.name], margin, len(readings))
+    needed = needed_s(readings, {name: error * math.sqrt(seconds) for name, error in errors.items()}, margin)
+    return Admission(host, margin, judged, needed)
+
+
+def predicting(fleet: Iterable[Measured]) -> list[Reading]:
+    """The cells that enough hosts have measured to predict another one."""
+    return [each for each in readings_of(fleet) if each.is_directed and len(each.hosts) >= MIN_HOSTS]
+
+
+def usual_errors(fleet: Sequence[Reading], hosts: Mapping[str, Measured], seconds: float) -> dict[str, float]:
+    """The median standard error of hosts that measure for one second, by cell. seconds: of a whole host."""
+    # The error of a mean falls with the root of its time.
+    return {
+        each.name: float(np.median(each.moderated * np.sqrt([seconds * hosts[host].share for host in each.hosts])))
+        for each in fleet
+    }
+
+
+def needed_s(fleet: Sequence[Reading], errors: Mapping[str, float], margin: float) -> float:
+    """How long another host has to be measured until a loss of the margin shows in every cell of the fleet.
+
+    errors: its standard errors after one second, by cell. Infinite if the fleet's hosts differ too much.
+    """
+    exact = {each.name: judging.exact(_posterior(each), margin, len(fleet)) for each in fleet}
+    return judging.RESERVE * max((errors[name] / error) ** 2 if error else math.inf for name, error in exact.items())
+
+
+def _posterior(reading: Reading) -> Posterior:
+    return Posterior(reading.values[reading.sound], reading.moderated[reading.sound])

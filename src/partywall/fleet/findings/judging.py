@@ -19,6 +19,10 @@ FALSE_DISCOVERIES = 0.05
 """The share of false ones among the outliers that are named, at most."""
 FALSE_REJECTIONS = 0.01
 """The share of sound hosts that are refused, at most."""
+POWER = 0.9
+"""The share of hosts that are worse by the margin and are refused, at least; else nobody is admitted."""
+RESERVE = 1.25
+"""The time that is advised, over the one in which the margin just shows: how exact it will be is not known exactly."""
 MAD = 1.4826
 """From the median absolute deviation to the standard deviation of a normal distribution."""
 TAKEN_AWAY = 0.02
@@ -135,12 +139,12 @@ def _against(change: Estimate, margin: float) -> Outcome:
 class Admitted:
     """A new host against the fleet. chance: that a sound host is as bad, or worse; least: the least value to pass.
 
-    sees: whether a host that is worse than the fleet's mean by the margin would be refused.
+    shows: the smallest loss that would have shown, as a share.
     """
 
     chance: float
     least: float
-    sees: bool
+    shows: float
     outcome: Outcome
 
 
@@ -151,10 +155,28 @@ def admit(fleet: Posterior, value: float, error: float, margin: float, cells: in
     """
     wanted = FALSE_REJECTIONS / cells
     chance, least = float(fleet.chance_below(value, error)), fleet.quantile(wanted, error)
-    sees = fleet.quantile(0.5) + math.log1p(-margin) < least
+    shows = -math.expm1(-_reach(fleet, error, cells))
     if chance < wanted:
-        return Admitted(chance, least, sees, Outcome.VIOLATED)
-    return Admitted(chance, least, sees, Outcome.HOLDS if sees else Outcome.INCONCLUSIVE)
+        return Admitted(chance, least, shows, Outcome.VIOLATED)
+    return Admitted(chance, least, shows, Outcome.HOLDS if shows <= margin else Outcome.INCONCLUSIVE)
+
+
+def exact(fleet: Posterior, margin: float, cells: int = 1) -> float:
+    """The largest standard error of a new host's measurement with which a loss of the margin shows.
+
+    0 if it does not show with an error of 0 either, because the hosts of the fleet differ too much.
+    """
+    from scipy import optimize  # noqa: PLC0415 - slow to import
+
+    loss = -math.log1p(-margin)
+    if _reach(fleet, 0.0, cells) >= loss:
+        return 0.0
+    return float(optimize.brentq(lambda error: _reach(fleet, error, cells) - loss, 0.0, loss))
+
+
+def _reach(fleet: Posterior, error: float, cells: int) -> float:
+    """The smallest loss, in logarithms, with which a host is refused as often as `POWER` says."""
+    return fleet.quantile(POWER, error) - fleet.quantile(FALSE_REJECTIONS / cells, error)
 
 
 def joined(outcomes: Sequence[Outcome]) -> Outcome:

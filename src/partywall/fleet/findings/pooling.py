@@ -181,12 +181,11 @@ class Posterior:
 
     def quantile(self, chance: float, error: float = 0.0) -> float:
         """The value below which a new host is with a probability."""
+        from scipy import optimize  # noqa: PLC0415 - slow to import
+
         widest = float(np.sqrt(self.spreads[-1] ** 2 + self.mean_variances[-1] + error**2))
         low, high = float(self.means.min()) - 9 * widest, float(self.means.max()) + 9 * widest
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.chance_below(middle, error) < chance else (low, middle)
-        return (low + high) / 2
+        return float(optimize.brentq(lambda value: float(self.chance_below(value, error)) - chance, low, high))
 
     @cached_property
     def shrunk(self) -> tuple[Floats, Floats]:

@@ -32,6 +32,8 @@ class Controller:
         self._over, self._lock = threading.Event(), threading.Lock()
         self._table = {place.name: Standing(place.name, "waits") for place in self._job.places}
         self._began_s = time.monotonic()
+        # How long the last host took, for what nobody knows the time of beforehand.
+        self._took_s, self._asked_s = 0.0, dict[str, float]()
 
     def run(self) -> None:
         """Measures what is left. Raises KeyboardInterrupt after Ctrl-C; hosts measure on then."""
@@ -78,6 +80,7 @@ class Controller:
                             later.append((when_s, place))
                             continue
                         attempt = _attempt(tried.get(place.name), share)
+                        self._asked_s[place.name] = now_s
                         going[pool.submit(self._follower(place, token, share).follow, attempt)] = place
                     self._listen(STEP_S)
                     over = [(future, going.pop(future)) for future in list(going) if future.done()]
@@ -148,6 +151,7 @@ class Controller:
             # Whatever a host or an engine answers is this host's own matter: the others go on.
             self._fail(host, f"{host}: what it or its engine answered cannot be used: {error!r}"[:WORDS_MOST])
         else:
+            self._took_s = time.monotonic() - self._asked_s[host]
             self._write(measured)
             self._put(Standing(host, "measured", 1.0))
         self._show()
@@ -180,7 +184,8 @@ class Controller:
         done = sum(row.state in ("measured", "failed") for row in rows)
         self._emit(Doing(f"{done} of {len(rows)} hosts"))
         rounds = -(-(len(rows) - done) // self._job.at_once)
-        self._emit(Left(rounds * self._job.seconds / self._job.rounds))
+        if seconds := self._job.seconds or self._took_s:
+            self._emit(Left(rounds * seconds / self._job.rounds))
         self._emit(Seen(rows, is_kept=False))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -22,8 +23,8 @@ from partywall.fleet.ledger.look import CHUNK
 from partywall.fleet.record import Cell, Home, Measured, Tried
 
 T = TypeVar("T")
-PLAN = "plan.json"
-"""The file of a run's record without which it cannot be continued."""
+PLANS = {"run": "plan.json", "study": "study.json"}
+"""The file of a record without which it cannot be continued, by the command that makes it."""
 FIRST_S = 15.0
 """How long the first request to a host is repeated while there is no answer."""
 UNREACHED_S = 120.0
@@ -138,7 +139,8 @@ class Follower:
 
     def _order(self, attempt: int, state: State) -> Order:
         """What an attempt does: it continues the record of the one before if that has a plan."""
-        known = (n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLAN}" in state.files or self._planned(n))
+        verb = self._job.scenario.subject.verb
+        known = (n for n in range(attempt - 1, 0, -1) if f"record-{n}/{PLANS[verb]}" in state.files or self._planned(n))
         last = next(known, None)
         what = ["scenario.yaml", f"--out=record-{attempt}"] if last is None else [f"--resume=record-{last}"]
         wanted_ns = round(self._job.seconds * self._share * 1e9)
@@ -146,7 +148,7 @@ class Follower:
         if (self._job.budget_ns or self._share < 1) if last is None else self._planned_ns(last) < wanted_ns:
             what.append(f"--budget={wanted_ns / 1e9:g}s")
         commands = ["--allow-commands"] if self._job.allow_commands else []
-        words = ("run", *what, "--format=json", *commands)
+        words = (verb, *what, "--format=json", *commands)
         files = {"scenario.yaml": self._job.scenario.text}
         return Order(self._run, words, attempt, self._job.lease_ns / 1e9, files)
 
@@ -160,7 +162,7 @@ class Follower:
 
     def _planned(self, attempt: int) -> str:
         """The plan of an attempt's record, as far as it has come home."""
-        return self._home.text(f"record-{attempt}/{PLAN}")
+        return self._home.text(f"record-{attempt}/{PLANS[self._job.scenario.subject.verb]}")
 
     def _attempted(self, order: Order) -> State:
         """Carries out an attempt, and returns how it ended."""
@@ -227,7 +229,7 @@ class Follower:
         if state.phase.is_going and self._began_s is None:
             self._began_s = self._time.now()
         seconds = self._job.seconds / self._job.rounds
-        share = (self._time.now() - self._began_s) / seconds if self._began_s else None
+        share = (self._time.now() - self._began_s) / seconds if self._began_s and seconds else None
         self._say(Progress(self._host, state.attempt, state.phase, state.why, share and min(1.0, share)))
 
     def _measured(self, state: State) -> Measured:
@@ -252,15 +254,26 @@ class Follower:
     def _facts(self, state: State) -> Mapping[str, Any]:
         """The facts of the measured host, of its own record."""
         for attempt in range(state.attempt, 0, -1):
-            try:
+            with contextlib.suppress(ValueError):
                 return dict(json.loads(self._home.text(f"record-{attempt}/host.json")))
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError, KeyError):
+                return dict(json.loads(self._planned(attempt))["host"])
         return {}
 
 
 def cells_of(result: Mapping[str, Any]) -> Iterator[Cell]:
-    """The figures of a run's findings: each isolation factor, and the rate of each victim that is alone."""
+    """The figures of a run's findings: each isolation factor, and the rate of each victim that is alone.
+
+    Of a study: each measured point of its tables and figures.
+    """
+    if "exhibits" in result:
+        for exhibit in result["exhibits"]:
+            for point in exhibit["measured"]:
+                # A simulated meter says nothing of a host.
+                if not point["simulated"]:
+                    name = f"{exhibit['exhibit']}: {point['series']}, {point['x']}"
+                    yield from _cell(name, point, is_rate=True, is_directed=False)
+        return
     alone: dict[str, Mapping[str, Any]] = {}
     for cell in result["cells"]:
         if cell["role"] == "null":
@@ -273,21 +286,25 @@ def cells_of(result: Mapping[str, Any]) -> Iterator[Cell]:
         yield from _cell(name, rate, is_rate=True)
 
 
-def _cell(name: str, estimate: Mapping[str, Any], *, is_rate: bool) -> Iterator[Cell]:
+def _cell(name: str, estimate: Mapping[str, Any], *, is_rate: bool, is_directed: bool = True) -> Iterator[Cell]:
     """A figure, unless it has no logarithm or no interval yet."""
     ends = [estimate[end] for end in ("value", "low", "high")]
-    if all(end is not None and math.isfinite(end) and end > 0 for end in ends) and estimate["n"] > 1:
+    if all(end is not None and math.isfinite(end) and end > 0 for end in ends) and (estimate["n"] or 0) > 1:
         value, low, high = ends
         level = estimate.get("level", 0.95)
-        yield Cell(name=name, value=value, low=low, high=high, level=level, n=estimate["n"], is_rate=is_rate)
+        kind = {"is_rate": is_rate, "is_directed": is_directed}
+        yield Cell(name=name, value=value, low=low, high=high, level=level, n=estimate["n"], **kind)
 
 
-PARTS = ("cpu", "kernel", "cgroup", "virtualisation", "memory")
+PARTS = ("cpu", "kernel", "cgroup", "virtualisation", "memory", "neighbours")
 """The parts of a host's facts that may tell hosts apart."""
 
 
 def facts_of(host: Mapping[str, Any]) -> dict[str, str]:
-    """The facts of a host that are one word or number each, such as kernel.release or cpu.frequency.governor."""
+    """The facts of a host that are one word or number each, such as kernel.release or cpu.frequency.governor.
+
+    Each name in a list is a fact of its own, such as neighbours.dockerd, whose value is `yes`.
+    """
     return {name: fact for part in PARTS for name, fact in _words(part, host.get(part))}
 
 
@@ -295,5 +312,7 @@ def _words(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for inner, content in value.items():
             yield from _words(f"{name}.{inner}", content)
-    elif isinstance(value, str | bool | int) and value != "":
+    elif isinstance(value, list):
+        yield from ((f"{name}.{each}", "yes") for each in value if isinstance(each, str))
+    elif isinstance(value, str | bool | int | float) and value != "":
         yield name, str(value)

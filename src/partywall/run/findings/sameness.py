@@ -12,12 +12,14 @@ from partywall.run.values.plan import Plan
 
 HOST = {
     "processor": ("cpu", "model"),
+    "microcode": ("cpu", "microcode"),
     "CPUs online": ("cpu", "online"),
     "hyper-threading": ("cpu", "smt"),
     "memory": ("memory", "total_bytes"),
     "huge pages": ("memory", "transparent_huge_pages"),
     "kernel": ("kernel", "release"),
     "machine": ("virtualisation", "product"),
+    "firmware": ("virtualisation", "firmware"),
 }
 """Facts that identify a host, and their places."""
 

@@ -8,6 +8,11 @@
   const views = new Map();
   let printing = false;
 
+  // In a frame of Partywall's own page, which lists all files, this page may not lead to others.
+  if (top !== self) {
+    for (const link of document.querySelectorAll('a[href]:not([href^="#"])')) link.replaceWith(link.textContent);
+  }
+
   // Charts of one kind share a template; each has its own tables.
   function specification(id) {
     const [template, tables] = data.charts[id];

@@ -49,9 +49,10 @@ def main(options: Options) -> Outcome:
             print(f"{about}: {bad.mean():.1%} of bad hosts refused after {minutes[-1]:.1f} min", flush=True)
         is_met = is_met and min(power) >= POWER - _luck(POWER, trials)
         is_met = is_met and np.mean(false) <= FALSE_REJECTIONS + _luck(FALSE_REJECTIONS, len(false) * trials)
+        what = "one cell" if cells == 1 else f"{cells} cells"
         said.append(
-            f"with {cells} cells after {min(minutes):.0f} to {max(minutes):.0f} min {100 * min(power):.1f} to "
-            f"{100 * max(power):.1f} %, and {np.mean(false):.2%} of sound ones"
+            f"{100 * min(power):.1f} to {100 * max(power):.1f} % with {what}, after {min(minutes):.0f} to "
+            f"{max(minutes):.0f} min, and {np.mean(false):.2%} of sound ones"
         )
     figure = f"simulated, 50 to 200 hosts: of hosts that are 5 % slower in one cell, refused are {'; '.join(said)}"
     return Outcome(figure, bool(is_met))

@@ -1,4 +1,4 @@
-"""Records of experiments on simulated labs, as one on a host leaves them."""
+"""Records of experiments on simulated labs, as one on a host leaves them, and files as a kernel has them."""
 
 from pathlib import Path
 
@@ -51,3 +51,10 @@ def simulated(
     record.stream.append(Stopped(why=rule.ends_by))
     record.end()
     return record
+
+
+def tree(root: Path, files: dict[str, str]) -> None:
+    """Writes files with their folders. files: texts by path below the root."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)

@@ -27,14 +27,9 @@ from partywall.host import Host
 from partywall.host.systemd import Systemd
 from partywall.sandbox import cgroups
 from partywall.units import parse_cpus
+from tests.blame.records import tree
 
 SPIN = "while True: pass"
-
-
-def tree(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 def version_2(root: Path) -> cgroups.Cgroups:

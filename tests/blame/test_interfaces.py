@@ -27,6 +27,7 @@ from partywall.host.settings import ledger
 from partywall.sandbox import cgroups
 from partywall.sandbox.lab import Lab, ip, lab, lacking, tc
 from tests.measured import measured
+from tests.waiting import until
 
 NAMES = ["guilty", "innocent"]
 SENDS = """
@@ -126,15 +127,8 @@ def suspects(link: Lab) -> Iterator[dict[str, str]]:
     rates = {"guilty": ("24e6", "10.9.3.1"), "innocent": ("4e6", "10.9.1.1")}
     sends = {name: inside(link, name, sys.executable, "-c", SENDS, *where) for name, where in rates.items()}
     with groups(sends) as paths:
-        wait_for(lambda: all(has_sent(path) for path in paths.values()))
+        until(lambda: all(has_sent(path) for path in paths.values()))
         yield paths
-
-
-def wait_for(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def has_sent(path: str) -> bool:
@@ -198,7 +192,7 @@ def test_a_killed_experiment_leaves_the_queues_as_they_were(link: Lab, suspects:
         assert one.stdout.readline() == "held\n"
         assert all("tbf" in queue(link, name) for name in NAMES)
         one.send_signal(signal.SIGKILL)
-    wait_for(lambda: {name: queue(link, name) for name in NAMES} == before)
+    until(lambda: {name: queue(link, name) for name in NAMES} == before)
     assert ledger.put_back().left == ()
 
 
@@ -224,7 +218,7 @@ def test_a_group_without_a_network_of_its_own_is_refused_and_left_out_if_nobody_
 def test_a_network_in_which_others_are_is_left_alone(link: Lab, suspects: dict[str, str]):
     with subprocess.Popen(inside(link, "guilty", "sleep", "60")) as other:
         try:
-            wait_for(lambda: has_entered(other.pid, suspects["guilty"]))
+            until(lambda: has_entered(other.pid, suspects["guilty"]))
             said = f"others are in its network too, such as process {other.pid} — name the group around all of them"
             with pytest.raises(CapabilityError, match=said):
                 _lever(suspects["guilty"])

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from partywall.blame.record import Applied, BlameRecord, Place, TakenBack
 from partywall.errors import UsageError
 from partywall.host.settings import ledger
 from tests.blame.records import GUILTY, simulated
+from tests.waiting import until
 
 BEFORE = "max 100000\n"
 NOON = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
@@ -48,19 +48,12 @@ def kept(
     return record, said
 
 
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_a_kept_limit_is_taken_back_at_its_time_with_a_line_for_both(group: Path, tmp_path: Path):
     record, said = kept(group, tmp_path, "1s")
     assert group.read_text() != BEFORE
     assert "/guilty is held to" in said[0]
-    wait_for(lambda: group.read_text() == BEFORE)
-    wait_for(lambda: len(record.kept()) == 2)
+    until(lambda: group.read_text() == BEFORE)
+    until(lambda: len(record.kept()) == 2)
     applied, back = record.kept()
     assert isinstance(applied, Applied)
     assert isinstance(back, TakenBack)
@@ -72,7 +65,7 @@ def test_a_kept_limit_is_taken_back_at_its_time_with_a_line_for_both(group: Path
 def test_its_keeper_takes_it_back_sooner_if_it_is_told_to_end(group: Path, tmp_path: Path):
     record, _ = kept(group, tmp_path, "2h")
     os.kill(record.kept()[0].keeper, signal.SIGTERM)
-    wait_for(lambda: group.read_text() == BEFORE)
+    until(lambda: group.read_text() == BEFORE)
 
 
 def test_the_next_start_takes_it_back_if_its_keeper_was_killed_and_not_before(group: Path, tmp_path: Path):
@@ -129,7 +122,7 @@ def test_a_bad_end_is_refused(given: dict, said: str):
 
 def test_the_report_says_what_is_kept(group: Path, tmp_path: Path):
     record, _ = kept(group, tmp_path, "1s")
-    wait_for(lambda: len(record.kept()) == 2)
+    until(lambda: len(record.kept()) == 2)
     from partywall.blame.report import report  # noqa: PLC0415 - slow to import
 
     notes = " ".join(report(findings_of(record)).notes)

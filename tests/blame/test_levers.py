@@ -33,6 +33,8 @@ from partywall.host.settings import ledger
 from partywall.host.systemd import Systemd
 from partywall.sandbox import cgroups
 from partywall.sandbox.runtime import Runtime
+from tests.blame.records import tree
+from tests.waiting import until
 
 
 def contents(levers):
@@ -40,19 +42,6 @@ def contents(levers):
 
 
 V1 = cgroups.Cgroups(v1={"cpu": Path("/c"), "blkio": Path("/b"), "freezer": Path("/f")})
-
-
-def wait_for(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
-def tree(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 def during(one: Lever, depth: float, use: float) -> dict[Path, str] | None:
@@ -174,7 +163,7 @@ def test_a_second_experiment_is_refused(state: Path, file_lever: Lever):
         assert other.stdout.readline() == "held\n"
         with pytest.raises(TrialError, match=f"process {other.pid} has set the limits of suspects"), Held({}):
             pass
-    wait_for(lambda: not (state / ledger.LEVERS).exists())
+    until(lambda: not (state / ledger.LEVERS).exists())
 
 
 def test_the_watchdog_puts_everything_back_if_the_experiment_hangs(state: Path, file_lever: Lever):
@@ -183,9 +172,9 @@ def test_the_watchdog_puts_everything_back_if_the_experiment_hangs(state: Path, 
     with _experiment(code, [file_lever]) as hung:
         assert hung.stdout.readline() == "held\n"
         assert contents([file_lever]) != before
-        wait_for(lambda: contents([file_lever]) == before)
+        until(lambda: contents([file_lever]) == before)
         assert hung.poll() is None
-    wait_for(lambda: not (state / ledger.LEVERS).exists())
+    until(lambda: not (state / ledger.LEVERS).exists())
 
 
 @pytest.mark.usefixtures("state")
@@ -199,7 +188,7 @@ def test_pulses_that_the_watchdog_undid_because_the_experiment_was_late_are_set_
         during = contents([file_lever])
         held.beat()
         assert (held.undone, during != before) == (0, True)
-        wait_for(lambda: contents([file_lever]) == before)
+        until(lambda: contents([file_lever]) == before)
         deadline = time.monotonic() + 10
         while not held.undone:
             assert time.monotonic() < deadline, "nobody told that the pulse was undone"
@@ -359,7 +348,7 @@ def test_kills_at_random_moments_leave_every_file_byte_for_byte(state: Path, gro
                 was_changed |= contents(groups_here) != before
             running.kill()
             running.wait()
-            wait_for(lambda: not (state / ledger.LEVERS).exists())
+            until(lambda: not (state / ledger.LEVERS).exists())
             assert contents(groups_here) == before
     assert was_changed, "no pulse was ever seen"
 
@@ -413,8 +402,8 @@ def test_kills_leave_a_container_of_an_oci_runtime_byte_for_byte(state: Path, co
     for _ in range(6):
         with _experiment(_SCRIPT + _PULSES, container) as running:
             assert running.stdout.readline() == "held\n"
-            wait_for(lambda: contents(container) != before)
+            until(lambda: contents(container) != before)
             running.kill()
             running.wait()
-            wait_for(lambda: not (state / ledger.LEVERS).exists())
+            until(lambda: not (state / ledger.LEVERS).exists())
             assert contents(container) == before

@@ -22,6 +22,7 @@ from partywall.fleet.ledger.granting import OLDER, Ledger, Order
 from partywall.fleet.ledger.lease import KEPT_S, Book, Kernel, Lease, Phase, State
 from partywall.host.label import start_ticks
 from partywall.testing.worlds import World
+from tests.waiting import until
 
 SLEEP = (sys.executable, "-c", "import sys, time; print('{}', flush=True); time.sleep(float(sys.argv[1]))")
 
@@ -218,14 +219,6 @@ def sleeping(run: str = "a", seconds: float = 60, attempt: int = 1, term_s: floa
 def seen(root: Path, run: str = "a", **since: int) -> look.Look:
     answer = subprocess.run(look.words(str(root), run, since), stdout=subprocess.PIPE, check=True).stdout
     return look.parsed(answer, run)
-
-
-def until(condition, within_s: float = 20.0):
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition was not met"
-        time.sleep(0.02)
-    return value
 
 
 def child_of(pid: int) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from partywall.sandbox.lab import lab, sender
 from partywall.study.promises.lab import policy as lab_policy
 from tests.guests import ACCEL
 from tests.measured import measured
+from tests.waiting import until
 
 CEILING_BPS = 4_000_000
 
@@ -54,14 +55,6 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
             assert not (networks.NETNS / label.run).exists()
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-    return result
-
-
 @contextlib.contextmanager
 def working(guest: Sandbox, kernel: str, **params: Any) -> Iterator[dict[str, Any]]:
     """Gives a dictionary that afterwards has the facts of the work."""
@@ -79,7 +72,7 @@ def working(guest: Sandbox, kernel: str, **params: Any) -> Iterator[dict[str, An
 def test_network_kernels_of_a_guest_talk_to_a_peer_behind_its_tap(guest: Sandbox, kernel: str) -> None:
     before = arrived()
     with working(guest, kernel) as facts:
-        until(lambda: arrived() > before + 10_000)
+        until(lambda: arrived() > before + 10_000, within_s=60.0)
     assert facts.get("answered", facts.get("sent_bytes")) > 0
     assert facts.get("lost", 0) == 0
 
@@ -118,7 +111,7 @@ def test_a_guest_behind_a_tap_is_held_by_a_guards_policy_that_names_its_sandbox(
     with working(guest, "udp-send"):
         free = rate_bps()
         with keep(flatten(policy, result, 50_000_000)) as kept:
-            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0, within_s=60.0)
             held = rate_bps()
         freed = rate_bps()
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
@@ -133,9 +126,9 @@ def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_
     with working(guest, "tcp-stream"):
         free = rate_bps()
         with keep(flatten(policy, resolve(policy), 50_000_000)) as kept:
-            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0, within_s=60.0)
             # The connection first has to learn of its limit.
-            until(lambda: rate_bps() < 1.15 * CEILING_BPS)
+            until(lambda: rate_bps() < 1.15 * CEILING_BPS, within_s=60.0)
             held = rate_bps(seconds=5)
     assert free > 2 * CEILING_BPS, "the guest sends too little for a test"
     assert 0.95 * CEILING_BPS < held < 1.05 * CEILING_BPS
@@ -146,13 +139,13 @@ def test_tcp_of_a_guest_gets_its_promise_although_no_queue_can_stand_before_its_
 def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() -> None:
     with lab(["vm"], "50mbit", accel=ACCEL) as made, sender(made, "vm", 1514, None):
         assert made.emulated == (ACCEL == "tcg")
-        until(lambda: made.read().packets["vm"] > 100)
+        until(lambda: made.read().packets["vm"] > 100, within_s=60.0)
         written = lab_policy(made, {"vm": {"send": {"ceiling": f"{CEILING_BPS}bit/s"}}}, "50Mbit/s")
         policy = Policy.model_validate(written)
         with keep(flatten(policy, resolve(policy), 50_000_000)) as kept:
-            until(lambda: (report := kept.report(1)) and report.rows["vm"]["dropped_packets"] > 0)
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["dropped_packets"] > 0, within_s=60.0)
             before, given = made.read(), made.given()
-            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 8)
+            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 8, within_s=60.0)
             (bps, _), after = before.rates(made.read())["vm"], made.given()
     assert bps < 1.15 * CEILING_BPS
     assert after["vm"] - given["vm"] > 1.5 * bps / 8 / 1514, "the guest offers too little for a test"
@@ -163,15 +156,15 @@ def test_tenants_of_a_lab_can_be_guests_whose_promises_are_kept_at_their_taps() 
 @measured
 def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() -> None:
     with lab(["vm"], "50mbit", accel=ACCEL) as made, sender(made, "vm", 1514, None) as client:
-        until(lambda: made.read().packets["vm"] > 100)
+        until(lambda: made.read().packets["vm"] > 100, within_s=60.0)
         vif = {"send": {"ceiling": f"{CEILING_BPS}bit/s"}, "source": "guest/eth0"}
         policy = Policy.model_validate(lab_policy(made, {"vm": vif}, "50Mbit/s"))
         flat = flatten(policy, resolve(policy), 50_000_000)
         with keep(flat, sources={"vm": AtSource("eth0", client)}) as kept:
             # Until the guest has its queue, it drops.
-            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0)
+            until(lambda: (report := kept.report(1)) and report.rows["vm"]["passed_pps"] > 0, within_s=60.0)
             before, given = made.read(), made.given()
-            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 4)
+            until(lambda: made.read().bytes["vm"] > before.bytes["vm"] + CEILING_BPS // 4, within_s=60.0)
             report = kept.report(5)
             assert report is not None
             assert report.notes == ()
@@ -182,14 +175,14 @@ def test_excess_packets_can_stop_in_the_guest_and_its_hook_is_gone_afterwards() 
         assert pps > 0
         assert sent < 1.1 * arrived + 20, "what exceeds the ceiling stops in the guest"
         begun = made.given()["vm"]
-        until(lambda: made.given()["vm"] > begun + 3 * CEILING_BPS / 8 / 1514)
+        until(lambda: made.given()["vm"] > begun + 3 * CEILING_BPS / 8 / 1514, within_s=60.0)
         assert client.call("guard.remove", id=policy.name, hooks=[])["removed"] == []
 
 
 def rate_bps(seconds: float = 1) -> float:
     """What came through in some seconds, after what waited in buckets and queues is gone."""
     begun = arrived()
-    until(lambda: arrived() > begun + CEILING_BPS // 8 // 4)
+    until(lambda: arrived() > begun + CEILING_BPS // 8 // 4, within_s=60.0)
     first, at_ns = arrived(), time.monotonic_ns()
-    until(lambda: time.monotonic_ns() > at_ns + seconds * 1e9)
+    until(lambda: time.monotonic_ns() > at_ns + seconds * 1e9, within_s=60.0)
     return (arrived() - first) * 8e9 / (time.monotonic_ns() - at_ns)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import partywall
 from tests import systemd
+from tests.waiting import until
 
 UNIT = Path(__file__).parents[2] / "packaging/systemd/partywall-guard@.service"
 TAP, PEER = f"pwu{os.getpid() % 10000}a", f"pwu{os.getpid() % 10000}b"
@@ -24,13 +23,6 @@ pytestmark = [
     pytest.mark.skipif(bool(why := systemd.lacking()), reason=f"a systemd needs: {why}"),
     pytest.mark.usefixtures("guarded_lab"),
 ]
-
-
-def until(condition: Callable[[], object], said: Path) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, said.read_text()
-        time.sleep(0.1)
 
 
 def test_the_unit_hooks_a_guest_that_starts_after_it(tmp_path: Path) -> None:
@@ -53,12 +45,17 @@ def test_the_unit_hooks_a_guest_that_starts_after_it(tmp_path: Path) -> None:
         host.run("systemctl", "start", "partywall-guard@edge")
         until(
             lambda: f"nothing is enforced yet: vifs.vm.interface: there is no interface '{TAP}'" in said.read_text(),
-            said,
+            said.read_text,
+            DEADLINE_S,
         )
         try:
             subprocess.run(["ip", "link", "add", TAP, "type", "veth", "peer", "name", PEER], check=True)
             hooked = ["tc", "filter", "show", "dev", TAP, "ingress"]
-            until(lambda: b"partywall_guard" in subprocess.run(hooked, capture_output=True, check=False).stdout, said)
+            until(
+                lambda: b"partywall_guard" in subprocess.run(hooked, capture_output=True, check=False).stdout,
+                said.read_text,
+                DEADLINE_S,
+            )
             host.run("systemctl", "stop", "partywall-guard@edge")
         finally:
             subprocess.run(["ip", "link", "del", TAP], check=False, capture_output=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +17,7 @@ from partywall.guard.measure.flatten import Flat, flatten
 from partywall.guard.measure.resolve import VifPlace
 from partywall.guard.measure.run import Kept
 from partywall.guard.measure.source import Inside, Source, differs
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from partywall.agent.agents import Agents
@@ -75,13 +74,6 @@ def source_of(guest: Agent, host: Agent) -> Source:
 
 def grant(bps: int, pps: int | None = None) -> dict[str, Any]:
     return {"bps": bps, "pps": pps}
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_guest_keeps_the_flow_classes_of_its_vif_and_a_little_more_than_their_grants() -> None:

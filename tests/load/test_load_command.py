@@ -21,6 +21,7 @@ from partywall.load.measure import PreparedLoad, Setup
 from partywall.load.quick import Quick, program
 from partywall.load.record import LoadDirectory
 from partywall.sandbox import qemu
+from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -140,13 +141,6 @@ def test_the_users_of_a_running_load_are_changed_until_its_end(url, tmp_path):
     again = partywall("adjust", out, 3)
     assert again.returncode == 2
     assert "has ended" in again.stderr
-
-
-def until(condition, within_s=30.0):
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "the condition was not met"
-        time.sleep(0.05)
 
 
 def test_a_folder_that_is_there_already_is_not_written_to(url, tmp_path):

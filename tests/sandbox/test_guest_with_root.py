@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from partywall.sandbox import Settings, make, qemu, reaper
 from partywall.sandbox.qemu import root
 from tests import root_image
 from tests.guests import ACCEL
+from tests.waiting import until
 
 REAL = ("fio", "stress-ng")
 
@@ -58,14 +58,6 @@ def image(tmp_path, monkeypatch):
     return folder / "root.ext4"
 
 
-def until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
-    return result
-
-
 def test_guests_share_a_root_that_none_of_them_writes(label, image):
     before = image.read_bytes()
     settings = [
@@ -87,7 +79,7 @@ def test_guests_share_a_root_that_none_of_them_writes(label, image):
             work = {"command": {"argv": argv, "env": {}, "warm_up_ns": 0}}
             guest.client.call("workload.start", id="w", work=work, pace="flat_out", work_dir=guest.work_dir)
         for name in lines:
-            assert until(lambda name=name: lines[name])[0]["text"] == "127.0.0.1:4000"
+            assert until(lambda name=name: lines[name], within_s=60.0)[0]["text"] == "127.0.0.1:4000"
     finally:
         for guest in guests:
             guest.stop()

@@ -27,19 +27,10 @@ from partywall.watch.stalls.resident import Options, Resident, parsed
 from partywall.watch.stalls.ring import lines
 from partywall.watch.stalls.serving import Server
 from partywall.watch.stalls.totals import Family
+from tests.waiting import until
 from tests.watch.hosts import S, Tree
 
-POLL_S, POLLS = 0.02, 1500
 LARGE = ("pydantic", "numpy", "pyarrow", "rich", "typer", "http.server", "asyncio")
-
-
-def until(condition, what):
-    # Counted, so that a machine that stands still for a while uses up no deadline.
-    for _ in range(POLLS):
-        if value := condition():
-            return value
-        time.sleep(POLL_S)
-    return pytest.fail(what)
 
 
 def get(port, path, method="GET"):

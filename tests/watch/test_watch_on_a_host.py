@@ -6,18 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
 from benches import counted
 from partywall.watch.capability import Watches
 from partywall.watch.record import WatchRecord
+from tests.waiting import until
 
 SIZE = 128 << 20
 ALONE = 10
 """Periods of the reader alone."""
-POLL_S, POLLS = 0.05, 1200
 
 
 def lacking():
@@ -28,15 +27,6 @@ pytestmark = [
     *(pytest.mark.host, pytest.mark.long),
     pytest.mark.skipif(bool(lacking()), reason=f"a disk to watch needs: {lacking()}"),
 ]
-
-
-def until(condition, what):
-    # Counted, so that a machine that stands still for a while uses up no deadline.
-    for _ in range(POLLS):
-        if condition():
-            return
-        time.sleep(POLL_S)
-    pytest.fail(what)
 
 
 @pytest.fixture
@@ -86,13 +76,21 @@ def test_the_watch_names_the_tenant_that_slows_a_disk(disk, groups, tmp_path):
             def slow():
                 return [line for line in lines() if line["kind"] == "slow"]
 
-            until(lambda: sum(line["kind"] == "span" for line in lines()) > ALONE, "the watch reads nothing")
+            until(
+                lambda: sum(line["kind"] == "span" for line in lines()) > ALONE,
+                "the watch reads nothing",
+                within_s=60.0,
+            )
             # Megabytes in flight all the time, whatever CPU time the writer gets: a read waits behind them.
             load = ("--rw=randwrite", "--bs=1M", "--ioengine=libaio", "--iodepth=64")
             with fio(groups / "writer", folder / "w", *load):
                 # What the machine itself does meanwhile says nothing about the writer.
-                until(lambda: any(writer in json.dumps(line) for line in slow()), "the writer makes nothing slow")
-            until(lambda: slow()[-1].get("end_ns"), "the slow time does not end")
+                until(
+                    lambda: any(writer in json.dumps(line) for line in slow()),
+                    "the writer makes nothing slow",
+                    within_s=60.0,
+                )
+            until(lambda: slow()[-1].get("end_ns"), "the slow time does not end", within_s=60.0)
         finally:
             # As Ctrl-C. A shell's background jobs ignore SIGINT.
             watch.terminate()

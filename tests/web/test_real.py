@@ -3,13 +3,13 @@
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from partywall.web import runner
 from partywall.web.jobs import State
+from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.host]
 
@@ -21,13 +21,6 @@ min_blocks: 8
 victims: {ring: {probe: pipe}}
 aggressors: {copy: {stressor: memory-copy}}
 """
-
-
-def until(condition, within_s=90.0):
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "the condition was not met"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -55,19 +48,19 @@ def test_a_run_is_paused_resumed_and_stopped_while_the_runner_is_killed(real):
         runner.request(real, "start", key="key-00001", order={"kind": "run", "document": DOCUMENT})
     (job,) = real.all()
     journal = real.root / job.record / "journal.jsonl"
-    until(lambda: journal.is_file() and b'"event":"block"' in journal.read_bytes())
+    until(lambda: journal.is_file() and b'"event":"block"' in journal.read_bytes(), within_s=90.0)
     pid = real.job(job.id).pid
     kill(real)
     runner.start_runner(real)
     assert real.job(job.id).pid == pid
     runner.request(real, "pause", key="key-00002", job=job.id)
-    until(lambda: real.job(job.id).state is State.PAUSED)
+    until(lambda: real.job(job.id).state is State.PAUSED, within_s=90.0)
     runner.request(real, "resume", key="key-00003", job=job.id)
     attempts = lambda: journal.read_bytes().split(b'"event":"started"')[1:]  # noqa: E731 - read anew each time
-    until(lambda: len(attempts()) == 2 and b'"event":"block"' in attempts()[1])
+    until(lambda: len(attempts()) == 2 and b'"event":"block"' in attempts()[1], within_s=90.0)
     runner.request(real, "stop", key="key-00004", job=job.id)
-    until(lambda: real.job(job.id).state is State.ENDED)
-    until(lambda: (real.root / job.record / "report.html").is_file())
+    until(lambda: real.job(job.id).state is State.ENDED, within_s=90.0)
+    until(lambda: (real.root / job.record / "report.html").is_file(), within_s=90.0)
     assert real.job(job.id).attempt == 2
 
 
@@ -82,6 +75,6 @@ def test_jobs_run_one_after_the_other(real):
         seen.add(states)
         return states == (State.ENDED, State.ENDED)
 
-    until(watched)
+    until(watched, within_s=90.0)
     assert (State.RUNNING, State.RUNNING) not in seen
     assert [job.exit in (0, 1, 3) for job in real.all()] == [True, True]

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pydantic
@@ -22,6 +21,7 @@ from partywall.web import forecasting, runner, server
 from partywall.web.jobs import Folder, Order
 from partywall.web.security import Secrets, Site
 from partywall.web.server import Settings
+from tests.waiting import until
 from tests.web.web_site import Direct
 
 OTHER = "nobody"
@@ -177,10 +177,3 @@ def answering(root: Path) -> int | None:
         return runner.request(Folder(root), "ping")["pid"]
     except ConnectionError:
         return None
-
-
-def until(condition, text: str) -> None:
-    ends = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < ends, text
-        time.sleep(0.05)

@@ -13,7 +13,7 @@ use partywall_wire::{GuardDirection, GuardExcess, GuardHook, GuardLeaf, GuardLin
 
 use crate::check::Count;
 use crate::error::GuardError;
-use crate::overrun::Overrun;
+use crate::overrun::{Granted, Overrun};
 use crate::plane::{number, Handle, Plane};
 use crate::round::holds_datagrams;
 use crate::whereabouts::{whereabouts, Own, Where};
@@ -206,7 +206,7 @@ impl QueueRate {
     /// A large packet of TCP is segmented where it alone would take longer than [`WHOLE_WITHIN_NS`]. The kernel wakes the queue when
     /// its first packet may leave at the rate of before, or when another arrives: at a trickle, a packet of 64 KiB would block a
     /// sender for 8 s, whatever it is granted next.
-    fn burst_bytes(self, frame: u64, burst_ns: Nanos) -> u64 {
+    pub fn burst_bytes(self, frame: u64, burst_ns: Nanos) -> u64 {
         let burst_ns = if self.strict { burst_ns.min(STRICT_BURST_NS) } else { burst_ns };
         let least = if self.tcp { self.bytes_during(WHOLE_WITHIN_NS).min(LARGEST).max(2 * frame) } else { frame };
         self.bytes_during(burst_ns).clamp(least, 1 << 31)
@@ -576,9 +576,10 @@ impl Place {
                     (None, true) => wanted.max(LARGEST),
                     (None, false) => wanted.max(self.queue_burst.min(LARGEST)),
                 };
+                let waits = self.waiting_bytes().unwrap_or(0);
                 self.put_queue(&self.rated(pace, burst_bytes as u32))?;
                 self.queue_burst = burst_bytes;
-                self.overrun.passed(burst_bytes);
+                self.overrun.filled(burst_bytes, waits);
                 self.shrunk = match shrinks {
                     Some(backlog) => Some((now, backlog.passed_bytes)),
                     None => self.shrunk.filter(|_| !stuck),
@@ -594,16 +595,20 @@ impl Place {
     }
 
     /// The rate for the queue, so that it passes no more than it was granted in the long run. `burst`: bytes that a change passes.
-    /// Where less is sent than was granted, a burst is only of what was sent, and the rate may follow the grant at once.
     fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos) -> QueueRate {
-        let holds_back = self.kind == QueueKind::Rate && pace.strict && pace.short && self.idle_rounds == 0;
-        let queued = self.queued.filter(|queued| holds_back && queued.strict && *queued != QueueRate::UNKNOWN);
-        if let Some(queued) = queued {
-            QueueRate { bps: self.overrun.rate(now, queued.bps, pace.bps, burst), ..pace }
-        } else {
-            self.overrun = Overrun::new(now, pace.bps);
-            pace
+        // The burst of a queue for datagrams is 2 ms, and what it passes early waits for less than `hold`.
+        if self.kind != QueueKind::Rate || !pace.strict || !pace.tcp {
+            self.overrun = Overrun::default();
+            return pace;
         }
+        let known = self.queued.filter(|queued| queued.strict && *queued != QueueRate::UNKNOWN);
+        // Not yet there, or another program's now: nothing is known of what passes.
+        let Some(backlog) = self.backlog() else {
+            self.overrun = Overrun::default();
+            return pace;
+        };
+        let granted = Granted { bps: pace.bps, short: pace.short, burst };
+        QueueRate { bps: self.overrun.rate(now, known.map(|queued| queued.bps), backlog.passed_bytes, granted), ..pace }
     }
 
     /// Takes note of how long the next packet waits. A queue that stays short gets the larger burst, until its rate changes. The change
@@ -619,7 +624,6 @@ impl Place {
             return Ok(());
         }
         let burst_bytes = pace.bytes_during(SHORT_BURST_NS.min(self.burst_ns)).max(self.queue_burst);
-        self.overrun.passed(burst_bytes);
         self.put_queue(&self.rated(pace, burst_bytes as u32)).map_err(GuardError::kernel(&self.shown))
     }
 
@@ -664,7 +668,7 @@ impl Place {
             Some(detour) => detour.remove()?,
             None => self.end.network()?.unqueue(self.end.index)?,
         }
-        (self.queued, self.queue_burst, self.shrunk) = (None, 0, None);
+        (self.queued, self.queue_burst, self.shrunk, self.overrun) = (None, 0, None, Overrun::default());
         Ok(())
     }
 
@@ -762,7 +766,7 @@ impl Place {
             let _ = detour.remove();
             self.queued = None;
         }
-        (self.queue_burst, self.shrunk) = (0, None);
+        (self.queue_burst, self.shrunk, self.overrun) = (0, None, Overrun::default());
         self.peer = None;
         self.end = End::new(network, index, self.end.hook.clone())?;
         self.end.put(plane)

@@ -149,6 +149,7 @@ pub(super) fn paced(start: &GuardStart, rounds: &Rounds, at: usize) -> QueueRate
         bps: sum(&|leaf| rounds.pace_bps(leaf)),
         strict: any(&|leaf| rounds.holds_back(leaf)),
         tcp: any(&|leaf| rounds.speaks_tcp(leaf)),
-        short: any(&|leaf| rounds.wants_more(leaf)),
+        // What flow classes pass is limited by their own accounts, which nothing corrects by the queue that they share.
+        short: leaves_of(start, at).count() == 1 && any(&|leaf| rounds.wants_more(leaf)),
     }
 }

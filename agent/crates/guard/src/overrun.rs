@@ -48,10 +48,15 @@ pub(crate) struct Granted {
 }
 
 impl Overrun {
+    /// The account of a queue that is not there yet. `bytes`: what passed before it, and waits for nothing.
+    pub fn after(bytes: u64) -> Self {
+        Self { bytes: bytes.cast_signed(), ..Self::default() }
+    }
+
     /// The rate for the queue: the present one while it is good enough. `queue_bps`: the present one, if it is known. `passed_bytes`:
     /// what the queue has passed so far.
     ///
-    /// Where all that is sent was granted, it follows the grant at once.
+    /// Where all that is sent was granted, and nothing is owed, it follows the grant at once.
     pub fn rate(&mut self, now: Nanos, queue_bps: Option<u64>, passed_bytes: u64, granted: Granted) -> u64 {
         let (elapsed, burst) = (if self.at == 0 { 0 } else { now.saturating_sub(self.at) }, granted.burst.cast_signed());
         // A counter that went back is another queue's.
@@ -62,7 +67,8 @@ impl Overrun {
         self.least = self.least.min(self.bytes);
         let round = elapsed.max(self.round).clamp(*ROUND_NS.start(), *ROUND_NS.end());
         (self.at, self.granted_bps, self.round, self.passed_bytes) = (now, granted.bps, elapsed, passed_bytes);
-        let Some(queue_bps) = queue_bps.filter(|_| granted.short) else { return below(granted, self.bytes, round) };
+        let follows = !granted.short && self.bytes <= burst / 2;
+        let Some(queue_bps) = queue_bps.filter(|_| !follows) else { return below(granted, self.bytes, round) };
         let then = self.bytes + beyond(queue_bps, granted.bps, round);
         if (-burst..=self.least.max(0) + burst / 2).contains(&then) {
             return queue_bps;

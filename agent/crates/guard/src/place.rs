@@ -558,7 +558,7 @@ impl Place {
         }
         let now = clock::monotonic();
         let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(now));
-        let pace = self.paid(pace, wanted, now);
+        let pace = self.paid(pace, wanted, now, plane);
         let is_near = self.queued.is_some_and(|queued| pace.is_near(queued));
         // Only a queue whose rate changes, or whose senders are idle, is read for this.
         let may_shrink = self.kind == QueueKind::Rate && !stuck && wanted < self.queue_burst && (self.idle_rounds > 0 || !is_near);
@@ -595,16 +595,17 @@ impl Place {
     }
 
     /// The rate for the queue, so that it passes no more than it was granted in the long run. `burst`: bytes that a change passes.
-    fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos) -> QueueRate {
+    fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos, plane: Option<&Plane>) -> QueueRate {
         // The burst of a queue for datagrams is 2 ms, and what it passes early waits for less than `hold`.
         if self.kind != QueueKind::Rate || !pace.strict || !pace.tcp {
             self.overrun = Overrun::default();
             return pace;
         }
         let known = self.queued.filter(|queued| queued.strict && *queued != QueueRate::UNKNOWN);
-        // Not yet there, or another program's now: nothing is known of what passes.
         let Some(backlog) = self.backlog() else {
-            self.overrun = Overrun::default();
+            // Not yet there: its hook has let the first packets pass, and would forget that they were too many.
+            let ahead = plane.map_or(0, |plane| plane.ahead(self.leaf, now));
+            self.overrun = Overrun::after(pace.bytes_during(ahead));
             return pace;
         };
         let granted = Granted { bps: pace.bps, short: pace.short, burst };

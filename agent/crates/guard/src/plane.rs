@@ -369,6 +369,12 @@ impl Plane {
         [at(0, grant.burst_ns), at(1, grant.packet_burst_ns)]
     }
 
+    /// How far the packets so far ran ahead of a leaf's rate.
+    #[must_use]
+    pub fn ahead(&self, leaf: usize, now: Nanos) -> Nanos {
+        (self.state.read(state_word(leaf, DUE)) >> TIME_SHIFT).saturating_sub(now)
+    }
+
     /// Corrects the hook's account of waiting bytes to the observed wait. Returns the correction in ns. A rate queue lets a burst
     /// pass at each rate change. Without correction, the account would run ahead, and packets would be dropped despite free space.
     /// The queue is also slightly slower than the hook, so that too much would wait in the long run. Applies to bytes only,

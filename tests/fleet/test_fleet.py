@@ -36,6 +36,7 @@ from partywall.fleet.measure.controlling import Controller
 from partywall.fleet.record import Became, Failed, FleetRecord, Home, Measured, Tried
 from partywall.host import Host
 from partywall.testing.engines import GOES_ON, Ends, Hostile, Simulated
+from partywall.testing.hosts import fake_host
 
 CELLS = ("copy beside memory", "copy alone")
 
@@ -533,6 +534,7 @@ def test_hosts_that_differ_in_a_study_are_named_but_not_called_worse(make, tmp_p
     assert (judged.fleet.worse, judged.fleet.other, Fleets().outcome(judged)) == ([], ["odd"], Exit.VIOLATED)
     assert [cell.name for cell in judged.fleet.cells] == ["fig 5: cache, normal"]
     assert record.measured["odd"].facts == {"kernel.release": "150"}
+    assert Fleets().outline(record.job, Options(fake_host())).seconds > 60
     with pytest.raises(UsageError, match="of a study it cannot say what is worse"):
         Gate.parsed({"record": str(record.path), "canaries": "odd"}).act(lambda: None)
     with pytest.raises(UsageError, match=r"--against: .* is of a study, which knows no worse"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partywall import units
@@ -46,11 +47,11 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         from partywall.fleet.engines import engine
         from partywall.fleet.findings.judging import MIN_HOSTS
 
-        del options
         engine.named(job.engine)
         places, first, subject = job.places, job.first, job.scenario.subject
         waves = -(-len(first) // job.at_once) + -(-(len(places) - len(first)) // job.at_once)
-        each = units.format_duration(round(job.seconds * 1e9)) if job.seconds else "as long as it takes"
+        seconds = job.seconds or _of_study(job, options)
+        each = units.format_duration(round(seconds * 1e9))
         parts = f" in {job.rounds} rounds at most" if job.rounds > 1 else ""
         lines = [
             f"{subject.name}: loads each host while it is measured: {subject.loads}",
@@ -66,7 +67,7 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
             lines.append(f"hosts are compared from {MIN_HOSTS} on")
         if folders := job.unread:
             lines.append(f"not read: {' and '.join(folders)} beside the inventory; `ansible-inventory --list` has them")
-        return Outline(tuple(lines), waves * job.seconds)
+        return Outline(tuple(lines), waves * seconds)
 
     def check(self, job: FleetJob, options: Options) -> None:
         from partywall.fleet.engines import engine
@@ -123,6 +124,17 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
         from partywall.fleet import report
 
         return report.live(seen)
+
+
+def _of_study(job: FleetJob, options: Options) -> float:
+    """How long a study would take on this host, for want of the others."""
+    from partywall.core.document.formats import format_key
+    from partywall.study import KINDS
+    from partywall.study.document import StudyRequest
+
+    kind, file = KINDS[format_key(job.scenario.text)], job.scenario
+    study = kind.read(file.text.encode(), file.path)
+    return kind.outline(study, StudyRequest(folder=str(Path(file.path).parent)), options.host).seconds
 
 
 def _needed(job: AdmitJob) -> str:

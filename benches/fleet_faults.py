@@ -100,7 +100,7 @@ def main(options: Options) -> Outcome:
     )
     is_right = not any(each.twice + each.silent + each.lost + each.fenced for each in (every, real))
     is_soon = all(each.late_s <= LATE_S and each.resumed_s <= RESUMED_S for each in (every, real))
-    # Without a lost lease, nothing was shown of what happens then.
+    # If no lease was lost, nothing is known of how runs end then.
     is_shown = options.quick or bool(options.plant) or real.ends["lost"] > 0
     return Outcome(figure, is_right and is_soon and is_shown)
 

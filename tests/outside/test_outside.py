@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -27,6 +26,7 @@ from partywall.web.jobs import Folder
 from partywall.web.live import Watched
 from partywall.web.runner import command
 from partywall.web.security import Secrets, Site
+from tests.waiting import until
 from tests.web.web_site import Direct, Page
 
 HERE = Path(__file__).parent
@@ -193,10 +193,8 @@ def test_an_engine_of_another_package_reaches_hosts(run, tmp_path):
     engine = named("shell")([Place("here", (), {"partywall_ledger": str(ledger), "partywall_python": sys.executable})])
     order = Order("a", ("--version",))
     assert engine.ensure("here", order, 1).attempt == 1
-    deadline = time.monotonic() + 30
-    while (state := engine.state("here", "a")).phase.is_going:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not engine.state("here", "a").phase.is_going)
+    state = engine.state("here", "a")
     assert (state.phase, state.exit) == (Phase.ENDED, 0)
     assert engine.fetch("here", "a", {"result.json": 0}).chunks[0].content.startswith(b"partywall ")
     assert engine.ensure("here", order, 1).phase is Phase.ENDED

@@ -128,13 +128,11 @@ class Fleets(Capability[FleetJob, FleetRecord, Judged]):
 
 def _of_study(job: FleetJob, options: Options) -> float:
     """How long a study would take on this host, for want of the others."""
-    from partywall.core.document.formats import format_key
-    from partywall.study import KINDS
     from partywall.study.document import StudyRequest
 
-    kind, file = KINDS[format_key(job.scenario.text)], job.scenario
-    study = kind.read(file.text.encode(), file.path)
-    return kind.outline(study, StudyRequest(folder=str(Path(file.path).parent)), options.host).seconds
+    kind, study = job.scenario.study
+    request = StudyRequest(folder=str(Path(job.scenario.path).parent))
+    return kind.outline(study, request, options.host).seconds
 
 
 def _needed(job: AdmitJob) -> str:

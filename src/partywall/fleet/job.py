@@ -23,6 +23,7 @@ from partywall.values import Frozen, Share
 
 if TYPE_CHECKING:
     from partywall.run.document.scenario import Scenario
+    from partywall.study import Kind
 
 HERE = "localhost"
 """An inventory of this name is this host alone, which needs no ssh."""
@@ -71,16 +72,21 @@ class SubjectFile(KeptFile):
         return loads(self.text, self.path)
 
     @cached_property
+    def study(self) -> tuple[Kind[Any], Any]:
+        """The checked study behind its kind. UsageError with everything that is wrong with it."""
+        from partywall.study import KINDS  # noqa: PLC0415 - help does not wait for it
+
+        kind = KINDS[format_key(self.text)]
+        return kind, kind.read(self.text.encode(), self.path)
+
+    @cached_property
     def subject(self) -> Subject:
         """What it is. UsageError with everything that is wrong with it."""
         if not self.is_study:
             of = self.scenario
             loads = f"{', '.join(of.victims)} beside {', '.join(of.aggressors) or 'nothing'}"
             return Subject("run", of.name, loads, of.budget / 1e9, bool(of.goals))
-        from partywall.study import KINDS  # noqa: PLC0415 - help does not wait for it
-
-        study = KINDS[format_key(self.text)].read(self.text.encode(), self.path)
-        return Subject("study", study.name, "each part of the study, in its short form")
+        return Subject("study", self.study[1].name, "each part of the study, in its short form")
 
 
 def _checked(given: SubjectFile) -> SubjectFile:

@@ -558,11 +558,11 @@ impl Place {
         }
         let now = clock::monotonic();
         let (wanted, stuck) = (pace.burst_bytes(self.frame, self.burst_ns), self.is_stuck(now));
-        let pace = self.paid(pace, wanted, now, plane);
+        let (pace, seen) = self.paid(pace, wanted, now, plane);
         let is_near = self.queued.is_some_and(|queued| pace.is_near(queued));
         // Only a queue whose rate changes, or whose senders are idle, is read for this.
         let may_shrink = self.kind == QueueKind::Rate && !stuck && wanted < self.queue_burst && (self.idle_rounds > 0 || !is_near);
-        let shrinks = if may_shrink { self.backlog().filter(|backlog| backlog.bytes == 0) } else { None };
+        let shrinks = if may_shrink { seen.or_else(|| self.backlog()).filter(|backlog| backlog.bytes == 0) } else { None };
         if is_near && shrinks.is_none() && !stuck {
             return Ok(());
         }
@@ -576,10 +576,9 @@ impl Place {
                     (None, true) => wanted.max(LARGEST),
                     (None, false) => wanted.max(self.queue_burst.min(LARGEST)),
                 };
-                let waits = self.waiting_bytes().unwrap_or(0);
                 self.put_queue(&self.rated(pace, burst_bytes as u32))?;
                 self.queue_burst = burst_bytes;
-                self.overrun.filled(burst_bytes, waits);
+                self.overrun.filled(burst_bytes, seen.map_or(0, |backlog| backlog.bytes));
                 self.shrunk = match shrinks {
                     Some(backlog) => Some((now, backlog.passed_bytes)),
                     None => self.shrunk.filter(|_| !stuck),
@@ -594,22 +593,24 @@ impl Place {
         Ok(())
     }
 
-    /// The rate for the queue, so that it passes no more than it was granted in the long run. `burst`: bytes that a change passes.
-    fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos, plane: Option<&Plane>) -> QueueRate {
+    /// The rate for the queue, so that it passes no more than it was granted in the long run, and what waits in it, if it was read
+    /// for this. `burst`: bytes that a change passes.
+    fn paid(&mut self, pace: QueueRate, burst: u64, now: Nanos, plane: Option<&Plane>) -> (QueueRate, Option<Backlog>) {
         // The burst of a queue for datagrams is 2 ms, and what it passes early waits for less than `hold`.
         if self.kind != QueueKind::Rate || !pace.strict || !pace.tcp {
             self.overrun = Overrun::default();
-            return pace;
+            return (pace, None);
         }
         let known = self.queued.filter(|queued| queued.strict && *queued != QueueRate::UNKNOWN);
         let Some(backlog) = self.backlog() else {
             // Not yet there: its hook has let the first packets pass, and would forget that they were too many.
             let ahead = plane.map_or(0, |plane| plane.ahead(self.leaf, now));
             self.overrun = Overrun::after(pace.bytes_during(ahead));
-            return pace;
+            return (pace, None);
         };
         let granted = Granted { bps: pace.bps, short: pace.short, burst };
-        QueueRate { bps: self.overrun.rate(now, known.map(|queued| queued.bps), backlog.passed_bytes, granted), ..pace }
+        let bps = self.overrun.rate(now, known.map(|queued| queued.bps), backlog.passed_bytes, granted);
+        (QueueRate { bps, ..pace }, Some(backlog))
     }
 
     /// Takes note of how long the next packet waits. A queue that stays short gets the larger burst, until its rate changes. The change

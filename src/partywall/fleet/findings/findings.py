@@ -114,7 +114,7 @@ class FleetFindings:
 
     @cached_property
     def other(self) -> list[str]:
-        """The hosts that differ from the fleet in some cell of which nobody knows which way is worse."""
+        """The hosts that differ from the fleet in a cell of a study, which does not say which way is worse."""
         return list(dict.fromkeys(host.host for _, host in self.outliers if host.is_other))
 
     @property
